@@ -1,0 +1,1 @@
+"""The bundled demo models, with the scripts that made them."""

@@ -1,0 +1,1 @@
+"""The transformer that DiT and SiT share."""

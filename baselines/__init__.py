@@ -1,0 +1,1 @@
+"""Attention layers that papers compare with."""

@@ -1,0 +1,1 @@
+"""Programs that print ratios measured side by side in one run."""

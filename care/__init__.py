@@ -1,0 +1,1 @@
+"""CARE: asymmetric channel split, linear attention, dual interaction."""

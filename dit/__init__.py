@@ -1,0 +1,1 @@
+"""DiT: discrete-time Gaussian diffusion (DDPM)."""

@@ -1,0 +1,1 @@
+"""What a generative process is: its denoiser, its loss and its sampler."""

@@ -1,0 +1,1 @@
+"""Everything that touches disk, devices or other processes."""

@@ -1,0 +1,1 @@
+"""SiT: continuous-time interpolant flow."""
