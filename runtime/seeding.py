@@ -4,8 +4,9 @@ A draw belongs to (seed, purpose, k, j): training draws to the image in global b
 optimizer step k, sampling draws to image j (and sampling step k). So no number depends on the
 count of processes, the batch size, workers or restarts, and there is no random state to save.
 
-The generator is Philox, keyed by the seed, with the place as its counter. (torch's CPU generator
-keeps 32 bits of its seed: among 50,000 hashed seeds two would collide with a chance of one in four.)
+The generator is Philox, keyed by the seed, with the place as its counter. torch's
+CPU generator keeps 32 bits of its seed: among 50,000 hashed seeds two would collide with a chance
+of one in four.
 """
 
 from enum import IntEnum
