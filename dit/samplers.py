@@ -1,0 +1,77 @@
+"""The samplers of Gaussian diffusion, by name, and their settings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from jaxtyping import Int
+from torch import Tensor
+
+from dit.chain import Chain, Latents
+from dit.choices import choose
+from dit.markov import ImplicitTransition, MarkovSampler, ancestral_transition
+from dit.respacing import SPACINGS, kept_timesteps, section_steps
+from dit.variance import Variance
+from process.denoiser import Denoiser, StepNoise
+
+Sampler = Callable[[Denoiser, Latents, Int[Tensor, " batch"], StepNoise], Latents]
+"""``sampler(denoiser, noise, y, step_noise)``, as in ``Process.sample``."""
+
+
+def _ddpm(config: "DiffusionSamplerConfig", chain: Chain, variance: Variance) -> Sampler:
+    return MarkovSampler(_respaced(chain, config), variance, ancestral_transition, config.clip)
+
+
+def _ddim(config: "DiffusionSamplerConfig", chain: Chain, variance: Variance) -> Sampler:
+    transition = ImplicitTransition(eta=0.0 if config.eta is None else config.eta)
+    return MarkovSampler(_respaced(chain, config), variance, transition, config.clip)
+
+
+def _respaced(chain: Chain, config: "DiffusionSamplerConfig") -> Chain:
+    return chain.respaced(kept_timesteps(len(chain), config.num_sampling_steps, config.spacing))
+
+
+SAMPLERS = {"ddpm": _ddpm, "ddim": _ddim}
+
+
+@dataclass(frozen=True)
+class DiffusionSamplerConfig:
+    """Raises a ValueError for a setting that is out of range or has no effect."""
+
+    method: str = field(default="ddpm", metadata={"choices": tuple(SAMPLERS)})
+    num_sampling_steps: int = field(
+        default=250, metadata={"min": 1, "help": "timesteps visited, one network call each"}
+    )
+    spacing: str = field(default="even", metadata={"help": f"which timesteps: {SPACINGS}"})
+    eta: float | None = field(
+        default=None,
+        metadata={
+            "min": 0,
+            "max": 1,
+            "help": "ddim only: fresh noise per step, 1 draws as much as ddpm; null: none",
+        },
+    )
+    clip: float | None = field(
+        default=None,
+        metadata={
+            "above": 0,
+            "help": "cut predicted clean latents to [-clip, clip]; null: never",
+        },
+    )
+
+    def __post_init__(self) -> None:
+        choose(SAMPLERS, "method", self.method)
+        section_steps(self.spacing, self.num_sampling_steps)
+        if self.eta is not None and self.method != "ddim":
+            raise ValueError(f"eta = {self.eta} has no effect with method {self.method}, only ddim")
+        if self.eta is not None and not 0 <= self.eta <= 1:
+            raise ValueError(f"eta = {self.eta} is not between 0 and 1")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip = {self.clip} is not above 0")
+
+
+def build_sampler(config: DiffusionSamplerConfig, chain: Chain, variance: Variance) -> Sampler:
+    """The sampler of a training chain.
+
+    Raises a ValueError where the chain cannot be spaced as asked.
+    """
+    return SAMPLERS[config.method](config, chain, variance)
