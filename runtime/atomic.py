@@ -18,15 +18,16 @@ def written_whole(path: Path, flush: bool = True) -> Iterator[Path]:
     try:
         yield part
         if flush:
-            _flush(part)
+            wait_for_disk(part)
         os.replace(part, path)
         if flush:
-            _flush(path.parent)
+            wait_for_disk(path.parent)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _flush(path: Path) -> None:
+def wait_for_disk(path: Path) -> None:
+    """Returns when a file, or a folder's list of names, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

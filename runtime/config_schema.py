@@ -42,7 +42,7 @@ def _build(schema: type, tree: Tree, sections: Sections, prefix: str, root: type
     for key, node in tree.items():
         if key not in fields:
             raise _unknown_key(prefix + key, root, sections)
-        kind = sections.get(prefix + key, kinds[key])
+        kind = _kind(prefix + key, kinds[key], sections)
         if dataclasses.is_dataclass(kind):
             if not isinstance(node, dict):
                 raise UserError(f"{prefix + key} is a section: write {prefix + key}.KEY=VALUE")
@@ -50,7 +50,7 @@ def _build(schema: type, tree: Tree, sections: Sections, prefix: str, root: type
         else:
             values[key] = _value(node, kind, fields[key], prefix + key)
     for key in fields:  # sections that nobody mentioned, and keys that somebody has to give
-        kind = sections.get(prefix + key, kinds[key])
+        kind = _kind(prefix + key, kinds[key], sections)
         if key not in values and dataclasses.is_dataclass(kind):
             values[key] = _build(typing.cast(type, kind), {}, sections, f"{prefix}{key}.", root)
         elif key not in values and fields[key].default is dataclasses.MISSING:
@@ -59,6 +59,14 @@ def _build(schema: type, tree: Tree, sections: Sections, prefix: str, root: type
         return schema(**values)
     except ValueError as error:
         raise UserError(f"{prefix.rstrip('.') or 'config'}: {error}") from None
+
+
+def _kind(key: str, declared: Any, sections: Sections) -> Any:
+    """The type of a key; of several dataclasses the first, unless ``sections`` chooses one."""
+    if key in sections:
+        return sections[key]
+    options = typing.get_args(declared) if isinstance(declared, types.UnionType) else (declared,)
+    return next((option for option in options if dataclasses.is_dataclass(option)), declared)
 
 
 def _value(node: Any, kind: Any, field: "dataclasses.Field[Any]", key: str) -> Any:
@@ -148,7 +156,7 @@ def keys_of(
     kinds = typing.get_type_hints(schema)
     for field in dataclasses.fields(schema):
         key = prefix + field.name
-        kind = sections.get(key, kinds[field.name])
+        kind = _kind(key, kinds[field.name], sections)
         if dataclasses.is_dataclass(kind):
             yield from keys_of(typing.cast(type, kind), sections, key + ".")
         else:

@@ -31,7 +31,7 @@ def parse_yaml(text: str, name: str = "config") -> Tree:
     try:
         tree = yaml.load(text, Loader=TextLoader)
     except yaml.YAMLError as error:
-        raise UserError(f"{name} is no valid YAML: {error}") from None
+        raise UserError(f"{name} is no valid YAML: {' '.join(str(error).split())}") from None
     if tree in (None, ""):
         return {}
     if not isinstance(tree, dict):
@@ -65,7 +65,8 @@ def resolve(tree: Tree) -> Tree:
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(tree), resolve=True)
     except OmegaConfBaseException as error:
-        raise UserError(f"a ${{...}} in the config cannot be resolved: {error}") from None
+        reason = str(error).splitlines()[0]
+        raise UserError(f"a ${{...}} in the config cannot be resolved: {reason}") from None
     return typing.cast(Tree, resolved)
 
 

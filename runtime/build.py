@@ -1,0 +1,68 @@
+"""From settings to objects."""
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from backbone.counts import count_parameters
+from backbone.site import AttentionSite
+from backbone.sizes import SIZES
+from backbone.transformer import DiffusionTransformer, TransformerConfig
+from process.process import Process
+from runtime.errors import UserError
+from runtime.factory import ATTENTIONS, MODELS, family_of
+from runtime.seeding import Purpose, generator
+from runtime.training_config import TrainConfig
+
+
+def build_network(config: TrainConfig) -> DiffusionTransformer:
+    """The network with its initial weights, which depend on the seed alone."""
+    model, family = MODELS[config.model], family_of(config.model)
+    entry, settings = ATTENTIONS[config.attention], getattr(config, config.attention)
+
+    def attention(site: AttentionSite) -> nn.Module:
+        return entry.layer(settings, site)
+
+    channels, rows, columns = config.latent_shape
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(generator(config.seed, Purpose.INITIALISATION).integers(2**63)))
+        try:
+            return family.network(
+                TransformerConfig(
+                    latent_size=(rows, columns),
+                    in_channels=channels,
+                    patch_size=model.patch_size,
+                    num_classes=config.num_classes,
+                    label_drop=config.label_drop,
+                    learned_variance=_given(config.learned_variance, family.learned_variance),
+                    time_scale=_given(config.time_scale, family.time_scale),
+                    qk_norm=config.qk_norm,
+                    gradient_checkpointing=config.gradient_checkpointing,
+                    **asdict(SIZES[model.size]),
+                ),
+                attention,
+            )
+        except ValueError as error:
+            raise UserError(f"{config.model} with attention={config.attention}: {error}") from None
+
+
+def build_process(config: TrainConfig) -> Process:
+    return family_of(config.model).process(config.process, config.sampler)
+
+
+def describe_network(config: TrainConfig, network: nn.Module) -> str:
+    """One line for the start of a run: size, heads and tokens."""
+    size, patch = SIZES[MODELS[config.model].size], MODELS[config.model].patch_size
+    _, rows, columns = config.latent_shape
+    return (
+        f"{config.model} with {config.attention} attention: "
+        f"{count_parameters(network):,} parameters, "
+        f"{size.num_heads} heads of width {size.dim // size.num_heads}, "
+        f"{rows // patch * (columns // patch)} tokens per image"
+    )
+
+
+def _given(value: Any, default: Any) -> Any:
+    return default if value is None else value

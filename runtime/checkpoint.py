@@ -1,0 +1,157 @@
+"""Checkpoints: a folder that is whole or is not there.
+
+    step-0050000/  model.safetensors  ema.safetensors  optimizer.pt  state.json  manifest.json
+
+Everything is written beside, flushed and renamed; the manifest, written last, holds size and
+SHA-256 of the other files, and a folder counts only when they agree. Nothing needs unpickling:
+safetensors, JSON, and an optimizer file that loads with ``weights_only=True``.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from runtime.atomic import wait_for_disk
+from runtime.config_schema import build
+from runtime.config_text import parse_yaml
+from runtime.errors import UserError
+from runtime.run_folder import saved_steps, write_json
+from runtime.training_config import TrainConfig, sections_of
+
+CONTENT = ("model.safetensors", "ema.safetensors", "optimizer.pt", "state.json")
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """All of a run that is not a tensor. There is no random state: draws depend on the step."""
+
+    step: int  # optimizer steps done
+    images_seen: int
+    epoch: float
+    ema_updates: int
+    config: str  # YAML text
+    passport: dict[str, Any]  # of the latents: what sample.py needs to know about them
+    versions: dict[str, str]
+    loss_scaler: dict[str, float] = field(default_factory=dict)  # of fp16
+    interval: dict[str, float] = field(default_factory=dict)  # the log interval that is under way
+
+    def train_config(self) -> TrainConfig:
+        tree = parse_yaml(self.config, "the checkpoint's config")
+        return build(TrainConfig, tree, sections_of(tree))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder whose manifest has been verified, or is about to be."""
+
+    path: Path
+    state: TrainingState
+
+    def weights(self, kind: str) -> dict[str, Tensor]:
+        """State dict on the CPU; ``kind`` is ``ema`` or ``raw``."""
+        name = {"ema": "ema.safetensors", "raw": "model.safetensors"}[kind]
+        return safetensors.torch.load_file(self.path / name)
+
+    def optimizer(self) -> dict[str, Any]:
+        return torch.load(self.path / "optimizer.pt", map_location="cpu", weights_only=True)
+
+    @property
+    def identity(self) -> str:
+        """Hash of the manifest, and so of every byte of the checkpoint."""
+        return _sha256(self.path / MANIFEST)
+
+
+def save(
+    folder: Path,
+    state: TrainingState,
+    weights: dict[str, Tensor],
+    average: dict[str, Tensor],
+    optimizer: dict[str, Any],
+) -> None:
+    """Writes a checkpoint folder. Call it on one process, and let the others wait."""
+    beside = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    safetensors.torch.save_file(_own_memory(weights), beside / "model.safetensors")
+    safetensors.torch.save_file(_own_memory(average), beside / "ema.safetensors")
+    torch.save(optimizer, beside / "optimizer.pt")
+    write_json(beside / "state.json", asdict(state))
+    for name in CONTENT:
+        wait_for_disk(beside / name)
+    write_json(beside / MANIFEST, {name: _fingerprint(beside / name) for name in CONTENT})
+    if folder.exists():  # only an incomplete or an equal one can be in the way
+        shutil.rmtree(folder)
+    os.rename(beside, folder)
+    wait_for_disk(folder.parent)
+
+
+def load(path: Path) -> Checkpoint:
+    """A checkpoint from a step folder, or the newest whole one of a run folder."""
+    if (path / MANIFEST).exists() or path.name.startswith("step-"):
+        problem = damage(path)
+        if problem:
+            raise UserError(f"checkpoint {str(path)!r} is not whole: {problem}")
+        return _read(path)
+    if not path.is_dir():
+        raise UserError(f"no checkpoint or run folder {str(path)!r}")
+    newest = newest_whole(path)
+    if newest is None:
+        raise UserError(f"no whole checkpoint in {str(path)!r} (looked for checkpoints/step-*)")
+    return newest
+
+
+def newest_whole(run_dir: Path) -> Checkpoint | None:
+    """The newest checkpoint of a run that verifies; damaged ones are passed over with a notice."""
+    for folder in saved_steps(run_dir):
+        problem = damage(folder)
+        if problem is None:
+            return _read(folder)
+        print(f"notice: passing over {folder}: {problem}")
+    return None
+
+
+def damage(folder: Path) -> str | None:
+    """What is missing or altered, every part of it; None for a whole checkpoint."""
+    if not (folder / MANIFEST).exists():
+        return f"no {MANIFEST}"
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        parts = {name: manifest[name] for name in CONTENT}
+    except (ValueError, KeyError) as error:
+        return f"{MANIFEST} is unreadable ({error})"
+    problems = []
+    for name, expected in parts.items():
+        if not (folder / name).exists():
+            problems.append(f"{name} is missing")
+        elif (folder / name).stat().st_size != expected["bytes"]:
+            size = (folder / name).stat().st_size
+            problems.append(f"{name} has {size} bytes instead of {expected['bytes']}")
+        elif _sha256(folder / name) != expected["sha256"]:
+            problems.append(f"{name} differs from its SHA-256")
+    return ", ".join(problems) or None
+
+
+def _read(folder: Path) -> Checkpoint:
+    return Checkpoint(folder, TrainingState(**json.loads((folder / "state.json").read_text())))
+
+
+def _own_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

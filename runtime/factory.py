@@ -1,0 +1,85 @@
+"""The tables of everything that a config can name. A new part is one line here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from backbone.site import AttentionSite
+from backbone.sizes import SIZES
+from backbone.softmax import SoftmaxAttention, SoftmaxConfig
+from backbone.transformer import DiffusionTransformer
+from dit.diffusion import DiffusionConfig, DiffusionSamplerConfig, GaussianDiffusion
+from dit.model import DiT
+from process.process import Process
+from runtime.errors import unknown
+from sit.flow import FlowConfig, FlowSamplerConfig, InterpolantFlow
+from sit.model import SiT
+from vca.attention import VCAConfig, VisualContrastAttention
+
+
+@dataclass(frozen=True)
+class AttentionEntry:
+    """A layer, built from its own config, which is the section of the layer's name."""
+
+    config: type
+    layer: Callable[[Any, AttentionSite], nn.Module]
+
+
+@dataclass(frozen=True)
+class FamilyEntry:
+    """What DiT and SiT differ in: the process, its settings, and the network's defaults."""
+
+    network: type[DiffusionTransformer]
+    process: Callable[[Any, Any], Process]
+    process_config: type
+    sampler_config: type
+    learned_variance: bool  # default of the key of this name
+    time_scale: float  # default of the key of this name
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    family: str
+    size: str
+    patch_size: int
+
+
+ATTENTIONS = {
+    "softmax": AttentionEntry(SoftmaxConfig, SoftmaxAttention),
+    "vca": AttentionEntry(VCAConfig, VisualContrastAttention),
+}
+
+FAMILIES = {
+    "DiT": FamilyEntry(
+        DiT,
+        GaussianDiffusion,
+        DiffusionConfig,
+        DiffusionSamplerConfig,
+        learned_variance=True,
+        time_scale=1.0,
+    ),
+    "SiT": FamilyEntry(
+        SiT,
+        InterpolantFlow,
+        FlowConfig,
+        FlowSamplerConfig,
+        learned_variance=False,
+        time_scale=1000.0,
+    ),
+}
+
+MODELS = {  # DiT-XL/2 and so on
+    f"{family}-{size}/{patch_size}": ModelEntry(family, size, patch_size)
+    for family in FAMILIES
+    for size in SIZES
+    for patch_size in (2, 4, 8)
+}
+
+
+def family_of(model: str) -> FamilyEntry:
+    """The family of a model's name; a one-line error for a name that is not in ``MODELS``."""
+    if model not in MODELS:
+        raise unknown("model", model, MODELS)
+    return FAMILIES[MODELS[model].family]

@@ -1,0 +1,202 @@
+"""The parts of a training run around its loop: batch arithmetic, data checks, saving, resuming."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from runtime import checkpoint as checkpoints
+from runtime.build import describe_network
+from runtime.config_schema import to_yaml
+from runtime.ema import Ema
+from runtime.errors import UserError
+from runtime.interval import Interval
+from runtime.latents import LatentDataset
+from runtime.run_folder import step_dir, write_json, write_text
+from runtime.training_config import TrainConfig
+from runtime.versions import versions
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """global batch = processes x micro-batch x accumulation."""
+
+    num_processes: int
+    micro_batch_size: int
+    accumulation: int
+
+    def __str__(self) -> str:
+        total = self.num_processes * self.micro_batch_size * self.accumulation
+        return (
+            f"global batch {total} = {self.num_processes} processes x {self.micro_batch_size} "
+            f"per micro-batch x {self.accumulation} accumulated"
+        )
+
+
+def plan_batches(config: TrainConfig, num_processes: int) -> BatchPlan:
+    """How the global batch is cut; an error where it does not divide."""
+    per_process, rest = divmod(config.global_batch_size, num_processes)
+    if rest or not per_process:
+        raise UserError(
+            f"global_batch_size = {config.global_batch_size} is not divisible by "
+            f"{num_processes} processes"
+        )
+    micro = config.micro_batch_size or per_process
+    if per_process % micro:
+        raise UserError(
+            f"micro_batch_size = {micro} does not divide the {per_process} images per process "
+            f"(global_batch_size {config.global_batch_size} / {num_processes} processes)"
+        )
+    return BatchPlan(num_processes, micro, per_process // micro)
+
+
+def open_latents(config: TrainConfig) -> LatentDataset:
+    """The latents that the config asks for; a one-line error where they are others."""
+    dataset = LatentDataset(Path(config.latents_dir))
+    passport = dataset.passport
+    for name, found, wanted in (
+        ("latent shape", passport.latent_shape, config.latent_shape),
+        ("image_size", passport.image_size, config.image_size),
+        ("num_classes", passport.num_classes, config.num_classes),
+    ):
+        if found != wanted:
+            raise UserError(
+                f"{name}: the latents in {config.latents_dir!r} have {found}, the config {wanted}"
+            )
+    return dataset
+
+
+class TrainingRun:
+    """Network, average and optimizer of a run, and the folder that they are saved in."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        accelerator: Accelerator,
+        dataset: LatentDataset,
+        network: nn.Module,
+    ) -> None:
+        self.config = config
+        self.accelerator = accelerator
+        self.dataset = dataset
+        self.network = network
+        self.run_dir = Path(config.output_dir)
+        self.ema = Ema(network, config.ema)
+        self.optimizer = _adamw(config, network)
+        self.interval = Interval(accelerator)
+
+    def resume(self) -> int:
+        """Takes over the run folder's newest whole checkpoint; returns the steps done so far."""
+        found = self._find_checkpoint()
+        if found is None:
+            return 0
+        self.network.load_state_dict(found.weights("raw"))
+        self.ema.load(found.weights("ema"), found.state.ema_updates)
+        self.optimizer.load_state_dict(found.optimizer())
+        self.interval.load(found.state.interval)
+        if self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(found.state.loss_scaler)
+        return found.state.step
+
+    def open_folder(self) -> None:
+        """Makes the run folder; called when nothing is left that could be wrong with the config."""
+        if self.accelerator.is_main_process:
+            write_text(self.run_dir / "config.yaml", to_yaml(self.config))
+            write_json(self.run_dir / "run.json", {"versions": versions()})
+
+    def _find_checkpoint(self) -> checkpoints.Checkpoint | None:
+        if self.config.resume == "never":
+            if checkpoints.saved_steps(self.run_dir):
+                raise UserError(
+                    f"{str(self.run_dir)!r} holds checkpoints and resume=never; "
+                    "choose another output_dir, or resume=auto"
+                )
+            return None
+        found = checkpoints.newest_whole(self.run_dir)
+        if found is not None and found.state.step > self.config.num_steps:
+            raise UserError(f"{str(found.path)!r} is beyond num_steps = {self.config.num_steps}")
+        return found
+
+    def set_learning_rate(self, step: int) -> None:
+        """lr at optimizer step ``step``, counted from 1: a function of the step alone."""
+        warmup = self.config.optimizer.warmup_steps
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr * min(1.0, step / warmup if warmup else 1.0)
+
+    def clip_gradient(self) -> Float[Tensor, ""]:
+        """Clips as configured; returns the norm that the gradient had before."""
+        largest = self.config.optimizer.max_grad_norm or float("inf")
+        norm = self.accelerator.clip_grad_norm_(self.network.parameters(), largest)
+        assert norm is not None
+        return norm
+
+    def log_entry(self, step: int) -> dict[str, float]:
+        """The numbers of the interval that ends here. All processes have to call it."""
+        finished = self.interval.finish()
+        images = step * self.config.global_batch_size
+        return {
+            "step": step,
+            "epoch": images / len(self.dataset),
+            "images": images,
+            "loss": finished["loss"],
+            "grad_norm": finished["grad_norm"],
+            "lr": self.optimizer.param_groups[0]["lr"],
+            "images_per_second": finished["steps_per_second"] * self.config.global_batch_size,
+        }
+
+    def save(self, step: int) -> None:
+        """Writes a checkpoint. All processes have to call it; the main one writes."""
+        interval = self.interval.state()
+        if self.accelerator.is_main_process:
+            checkpoints.save(
+                step_dir(self.run_dir, step),
+                self._state(step, interval),
+                self.network.state_dict(),
+                self.ema.state_dict(self.network),
+                self.optimizer.state_dict(),
+            )
+        self.accelerator.wait_for_everyone()
+
+    def _state(self, step: int, interval: dict[str, float]) -> checkpoints.TrainingState:
+        scaler = self.accelerator.scaler
+        images = step * self.config.global_batch_size
+        return checkpoints.TrainingState(
+            step=step,
+            images_seen=images,
+            epoch=images / len(self.dataset),
+            ema_updates=self.ema.num_updates,
+            config=to_yaml(self.config),
+            passport=self.dataset.passport.for_sampling(),
+            versions=versions(),
+            loss_scaler={} if scaler is None else scaler.state_dict(),
+            interval=interval,
+        )
+
+    def summary(self, plan: BatchPlan) -> str:
+        """The first lines of a run."""
+        passport = self.dataset.passport
+        return "\n".join(
+            (
+                f"{plan}; precision {self.config.precision}; seed {self.config.seed}",
+                describe_network(self.config, self.network),
+                f"{passport.num_images:,} images of {passport.num_classes} classes, latents "
+                f"{' x '.join(map(str, passport.latent_shape))} by {passport.autoencoder.name}",
+            )
+        )
+
+
+def _adamw(config: TrainConfig, network: nn.Module) -> torch.optim.AdamW:
+    settings = config.optimizer
+    parameters: list[Any] = [p for p in network.parameters() if p.requires_grad]
+    return torch.optim.AdamW(
+        parameters,
+        lr=config.lr,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )

@@ -1,0 +1,139 @@
+"""The settings of a training run, each stated once."""
+
+from dataclasses import dataclass, field
+
+from backbone.softmax import SoftmaxConfig
+from dit.diffusion import DiffusionConfig, DiffusionSamplerConfig
+from process.guidance import GuidanceConfig
+from runtime.config_schema import Sections
+from runtime.config_text import Tree
+from runtime.ema import EmaConfig
+from runtime.factory import ATTENTIONS, MODELS, family_of
+from runtime.launch import PRECISIONS
+from sit.flow import FlowConfig, FlowSamplerConfig
+from vca.attention import VCAConfig
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """AdamW; its learning rate is the key ``lr``."""
+
+    beta1: float = field(default=0.9, metadata={"min": 0, "below": 1})
+    beta2: float = field(default=0.999, metadata={"min": 0, "below": 1})
+    eps: float = field(default=1e-8, metadata={"above": 0})
+    weight_decay: float = field(default=0.0, metadata={"min": 0})
+    warmup_steps: int = field(
+        default=0, metadata={"min": 0, "help": "optimizer steps over which lr rises from 0"}
+    )
+    max_grad_norm: float | None = field(
+        default=None, metadata={"above": 0, "help": "clips the gradient to this norm; null: never"}
+    )
+
+
+@dataclass(frozen=True)
+class TrackerConfig:
+    tensorboard: bool = field(
+        default=True, metadata={"help": "log to TensorBoard as well, where it is installed"}
+    )
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    # The network.
+    model: str = field(default="DiT-S/2", metadata={"choices": tuple(MODELS)})
+    attention: str = field(default="softmax", metadata={"choices": tuple(ATTENTIONS)})
+    qk_norm: bool = field(default=False, metadata={"help": "normalise queries and keys per head"})
+    learned_variance: bool | None = field(
+        default=None, metadata={"help": "2C output channels; null: DiT yes, SiT no"}
+    )
+    time_scale: float | None = field(
+        default=None,
+        metadata={
+            "above": 0,
+            "help": "factor on the time before its embedding; null: DiT 1, SiT 1000",
+        },
+    )
+    gradient_checkpointing: bool = field(
+        default=False, metadata={"help": "recompute blocks in the backward pass to save memory"}
+    )
+    compile: bool = field(
+        default=False, metadata={"help": "compile the network with torch.compile"}
+    )
+
+    # The data.
+    latents_dir: str = field(default="data/latents", metadata={"help": "made by encode_latents.py"})
+    image_size: int = field(default=256, metadata={"min": 1, "help": "pixels per side"})
+    downsampling: int = field(
+        default=8, metadata={"min": 1, "help": "pixels per latent along a side, of the autoencoder"}
+    )
+    latent_channels: int = field(default=4, metadata={"min": 1})
+    num_classes: int = field(default=1000, metadata={"min": 1, "help": "1: unconditional"})
+    mirror: bool = field(
+        default=True, metadata={"help": "show each image mirrored half of the time"}
+    )
+    num_workers: int = field(default=2, metadata={"min": 0, "help": "loader processes per process"})
+
+    # The training.
+    num_steps: int = field(default=400_000, metadata={"min": 1, "help": "optimizer steps"})
+    global_batch_size: int = field(
+        default=256, metadata={"min": 1, "help": "images per optimizer step, over all processes"}
+    )
+    micro_batch_size: int | None = field(
+        default=None,
+        metadata={"min": 1, "help": "images per process and forward pass; null: all at once"},
+    )
+    lr: float = field(default=1e-4, metadata={"above": 0})
+    label_drop: float = field(
+        default=0.1,
+        metadata={
+            "min": 0,
+            "below": 1,
+            "help": "share of labels replaced by the null label; 0 rules out guidance",
+        },
+    )
+    precision: str = field(default="fp32", metadata={"choices": tuple(PRECISIONS)})
+    seed: int = field(default=0, metadata={"min": 0})
+    timeout_minutes: int = field(
+        default=30, metadata={"min": 1, "help": "how long processes wait for one another"}
+    )
+
+    # The files.
+    output_dir: str = field(default="runs/run", metadata={"help": "the run folder"})
+    resume: str = field(
+        default="auto",
+        metadata={
+            "choices": ("auto", "never"),
+            "help": "auto: from the newest whole checkpoint of the run folder",
+        },
+    )
+    checkpoint_every: int = field(default=50_000, metadata={"min": 1, "help": "optimizer steps"})
+    log_every: int = field(default=100, metadata={"min": 1, "help": "optimizer steps"})
+
+    # The parts.
+    softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
+    vca: VCAConfig = field(default_factory=VCAConfig)
+    process: DiffusionConfig | FlowConfig = field(default_factory=DiffusionConfig)
+    ema: EmaConfig = field(default_factory=EmaConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    sampler: DiffusionSamplerConfig | FlowSamplerConfig = field(
+        default_factory=DiffusionSamplerConfig
+    )  # of sample.py
+    guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
+
+    def __post_init__(self) -> None:
+        if self.image_size % self.downsampling:
+            raise ValueError(
+                f"image_size {self.image_size} is not divisible by downsampling {self.downsampling}"
+            )
+
+    @property
+    def latent_shape(self) -> tuple[int, int, int]:
+        """Channels, rows, columns."""
+        side = self.image_size // self.downsampling
+        return self.latent_channels, side, side
+
+
+def sections_of(tree: Tree) -> Sections:
+    """The settings of the process and its sampler are those of the model's family."""
+    family = family_of(tree.get("model", TrainConfig.model))
+    return {"process": family.process_config, "sampler": family.sampler_config}
