@@ -4,6 +4,7 @@ Counted are matrix products and convolutions; softmax, norms, pooling and biases
 """
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -26,3 +27,10 @@ class AttentionMacs:
     @property
     def fused_total(self) -> int:
         return self.dense + self.fused_core + self.convolution
+
+
+@runtime_checkable
+class CountsMacs(Protocol):
+    """What every attention layer offers beside its forward pass."""
+
+    def macs(self, num_tokens: int, prefix: int = 0) -> AttentionMacs: ...
