@@ -66,6 +66,13 @@ def read_target(
     return path, config
 
 
+def read_options(schema: type[Schema], arguments: list[str]) -> Schema:
+    """Settings from ``key=value ...`` alone."""
+    if arguments and not arguments[0].startswith("-") and "=" not in arguments[0]:
+        raise UserError(f"{arguments[0]!r} is no key=value")
+    return read_target(schema, [".", *arguments], "")[1]
+
+
 # --- the command line -------------------------------------------------------------------------
 
 
