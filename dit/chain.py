@@ -67,7 +67,7 @@ class Chain:
         return len(self.alpha_bar)
 
     def respaced(self, kept: list[int]) -> "Chain":
-        """The chain of the ``kept`` states alone; a step then covers the gap between two of them."""
+        """The chain of the ``kept`` states alone; a step covers the gap between two of them."""
         return Chain(self.alpha_bar[kept], self.timesteps[kept])
 
     def at(self, k: int) -> tuple[int, Coefficients]:

@@ -79,7 +79,7 @@ class GaussianDiffusion(Process):
         u: Float[Tensor, " batch"],
     ) -> LossParts:
         """The two terms of the loss, each per image."""
-        # The product may round up to T where u is the last number below 1.
+        # A number just below 1 in float64 is 1 in float32.
         timestep = (u * len(self.chain)).long().clamp(max=len(self.chain) - 1)
         return hybrid_loss(self.chain, self.variance, denoiser, x, y, noise, timestep)
 
