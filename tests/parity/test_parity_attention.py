@@ -26,6 +26,7 @@ from vca.attention import VCAConfig, VisualContrastAttention
 Case = dict[str, Any]
 Inputs = dict[str, Tensor]
 
+# Compared in test_parity_baselines.py.
 LEFT_OUT_KINDS = ("agent", "care", "diff", "vca_split")
 LEFT_OUT_COUNTS = r"agent_n\d+|care_\d+_\d+|diff|diff_fused"
 
