@@ -1,0 +1,52 @@
+"""Linear attention: its cost comes from the order of products, not from another result."""
+
+import pytest
+import torch
+
+from backbone.tokens import merge_heads, split_heads
+from care.linear_attention import LinearAttention, feature_map
+
+
+def test_feature_map_is_linear_above_0_and_exponential_below() -> None:
+    x = torch.linspace(-4, 4, 33, dtype=torch.float64)
+    expected = torch.where(x > 0, x + 1, x.exp())
+    torch.testing.assert_close(feature_map(x), expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("qk_norm", [True, False])
+def test_linear_order_equals_quadratic_order(qk_norm: bool) -> None:
+    layer = LinearAttention(12, 4, qk_norm).double()
+    a = torch.randn(2, 11, 12, dtype=torch.float64)
+    queries, keys = layer.qk(a).chunk(2, dim=-1)
+    q, k = (split_heads(x, 3) for x in (layer.q_norm(queries), layer.k_norm(keys)))
+    weights = feature_map(q) @ feature_map(k).mT / 11  # batch heads tokens tokens
+    weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-6)
+    expected = merge_heads(weights @ split_heads(a, 3))
+    torch.testing.assert_close(layer(a), expected, rtol=0, atol=1e-14)
+
+
+def test_equal_tokens_are_returned() -> None:
+    layer = LinearAttention(8, 4, False).double()
+    a = torch.randn(2, 1, 8, dtype=torch.float64).expand(2, 7, 8)
+    torch.testing.assert_close(layer(a), a, rtol=1e-5, atol=1e-5)
+
+
+def test_no_map_between_tokens_is_kept() -> None:
+    layer = LinearAttention(8, 4, False)
+    kept: list[torch.Size] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape) or x, lambda x: x):
+        layer(torch.randn(1, 64, 8))
+    assert kept
+    assert all(shape[-2:] != (64, 64) for shape in kept if len(shape) > 1)
+
+
+def test_products_are_float32_under_autocast() -> None:
+    """Only the linear map is rounded: from its rounded result on, float32 arithmetic goes on."""
+    layer = LinearAttention(8, 4, False)
+    a = torch.randn(1, 16, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = layer(a)
+        rounded = layer.qk(a)
+    layer.qk = torch.nn.Identity()
+    layer.qk.forward = lambda a: rounded.float()  # type: ignore[method-assign]
+    torch.testing.assert_close(out, layer(a), rtol=0, atol=1e-6)
