@@ -71,8 +71,11 @@ class Chain:
         return Chain(self.alpha_bar[kept], self.timesteps[kept])
 
     def at(self, k: int) -> tuple[int, Coefficients]:
-        """Timestep and coefficients of state ``k``: 0-d float64 tensors, which multiply latents of
-        any device and keep their dtype."""
+        """Timestep and coefficients of state ``k``.
+
+        The coefficients are 0-d float64 tensors: latents on any device keep their dtype when
+        multiplied by them.
+        """
         return int(self.timesteps[k]), Coefficients(*(table[k] for table in self.tables))
 
     def gather(

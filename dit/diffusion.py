@@ -11,20 +11,20 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from dit.chain import Chain
-from dit.choices import choose
+from dit.chain import Chain, Latents
 from dit.loss import LossParts, hybrid_loss
 from dit.samplers import DiffusionSamplerConfig, build_sampler
 from dit.schedule import SCHEDULES, alpha_bars
 from dit.variance import VARIANCES
 from process.denoiser import Denoiser, StepNoise
 from process.process import Process
+from process.settings import check_fields
+
+__all__ = ["DiffusionConfig", "DiffusionSamplerConfig", "GaussianDiffusion"]
 
 
 @dataclass(frozen=True)
 class DiffusionConfig:
-    """Raises a ValueError for a schedule or a variance that there is not."""
-
     schedule: str = field(default="linear", metadata={"choices": tuple(SCHEDULES)})
     num_timesteps: int = field(
         default=1000,
@@ -39,17 +39,17 @@ class DiffusionConfig:
     )
 
     def __post_init__(self) -> None:
-        choose(SCHEDULES, "schedule", self.schedule)
-        choose(VARIANCES, "variance", self.variance)
+        check_fields(self)
+
+
+DEFAULT_SAMPLER = DiffusionSamplerConfig()
 
 
 class GaussianDiffusion(Process):
     """Raises a ValueError for a chain that is too short for its schedule or its sampler."""
 
     def __init__(
-        self,
-        config: DiffusionConfig,
-        sampler: DiffusionSamplerConfig = DiffusionSamplerConfig(),  # noqa: B008 - frozen
+        self, config: DiffusionConfig, sampler: DiffusionSamplerConfig = DEFAULT_SAMPLER
     ) -> None:
         timesteps = torch.arange(config.num_timesteps)
         self.chain = Chain(alpha_bars(config.schedule, config.num_timesteps), timesteps)
@@ -59,9 +59,9 @@ class GaussianDiffusion(Process):
     def loss(
         self,
         denoiser: Denoiser,
-        x: Float[Tensor, "batch channels height width"],
+        x: Latents,
         y: Int[Tensor, " batch"],
-        noise: Float[Tensor, "batch channels height width"],
+        noise: Latents,
         u: Float[Tensor, " batch"],
     ) -> Float[Tensor, " batch"]:
         """Squared error of the noise plus, for a learned variance, the bound in bits per dimension.
@@ -73,9 +73,9 @@ class GaussianDiffusion(Process):
     def loss_parts(
         self,
         denoiser: Denoiser,
-        x: Float[Tensor, "batch channels height width"],
+        x: Latents,
         y: Int[Tensor, " batch"],
-        noise: Float[Tensor, "batch channels height width"],
+        noise: Latents,
         u: Float[Tensor, " batch"],
     ) -> LossParts:
         """The two terms of the loss, each per image."""
@@ -83,13 +83,17 @@ class GaussianDiffusion(Process):
         timestep = (u * len(self.chain)).long().clamp(max=len(self.chain) - 1)
         return hybrid_loss(self.chain, self.variance, denoiser, x, y, noise, timestep)
 
+    @torch.no_grad()
     def sample(
         self,
         denoiser: Denoiser,
-        noise: Float[Tensor, "batch channels height width"],
+        noise: Latents,
         y: Int[Tensor, " batch"],
         step_noise: StepNoise,
-    ) -> Float[Tensor, "batch channels height width"]:
-        """Latents from ``noise``, in its dtype. ``step_noise(i)`` counts the steps from 0; it is
-        called neither for the last one nor where DDIM draws nothing."""
+    ) -> Latents:
+        """Latents from ``noise``, in its dtype.
+
+        ``step_noise(i)`` counts the steps from 0; it is called neither for the last one nor where
+        DDIM draws nothing.
+        """
         return self.sampler(denoiser, noise, y, step_noise)

@@ -7,11 +7,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from dit.chain import Chain, Latents
-from dit.choices import choose
 from dit.markov import ImplicitTransition, MarkovSampler, ancestral_transition
 from dit.respacing import SPACINGS, kept_timesteps, section_steps
 from dit.variance import Variance
 from process.denoiser import Denoiser, StepNoise
+from process.settings import check_fields
 
 Sampler = Callable[[Denoiser, Latents, Int[Tensor, " batch"], StepNoise], Latents]
 """``sampler(denoiser, noise, y, step_noise)``, as in ``Process.sample``."""
@@ -59,14 +59,10 @@ class DiffusionSamplerConfig:
     )
 
     def __post_init__(self) -> None:
-        choose(SAMPLERS, "method", self.method)
+        check_fields(self)
         section_steps(self.spacing, self.num_sampling_steps)
         if self.eta is not None and self.method != "ddim":
             raise ValueError(f"eta = {self.eta} has no effect with method {self.method}, only ddim")
-        if self.eta is not None and not 0 <= self.eta <= 1:
-            raise ValueError(f"eta = {self.eta} is not between 0 and 1")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip = {self.clip} is not above 0")
 
 
 def build_sampler(config: DiffusionSamplerConfig, chain: Chain, variance: Variance) -> Sampler:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from dit.choices import choose
+from process.settings import choose
 
 
 def alpha_bars(schedule: str, num_timesteps: int) -> Float64[Tensor, " timesteps"]:

@@ -160,7 +160,7 @@ def test_states_on_the_way_are_not_rounded_to_a_short_dtype() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "euler"}, "'euler'.*ddim, ddpm"),
+        ({"method": "euler"}, "'euler'.*ddpm, ddim"),
         ({"method": "ddpm", "eta": 0.0}, "eta = 0.0 has no effect with method ddpm"),
         ({"method": "ddim", "eta": 1.5}, "eta = 1.5"),
         ({"clip": 0.0}, "clip = 0.0"),
