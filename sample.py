@@ -9,12 +9,11 @@ for others. Started again, only missing images are made.
 """
 
 import sys
-from pathlib import Path
 
 from tqdm import tqdm
 
 from runtime import checkpoint as checkpoints
-from runtime.autoencoder import load_for_decoding
+from runtime.build import build_process
 from runtime.config import read_target
 from runtime.errors import run
 from runtime.images import to_uint8
@@ -23,13 +22,14 @@ from runtime.sample_config import SampleConfig, defaults_of
 from runtime.sample_folder import SampleFolder
 from runtime.sampling import (
     Sampler,
-    build_sampler,
     check,
     default_dir,
     label_of,
     load_network,
+    open_autoencoder,
     settings_of,
 )
+from runtime.scaling import Scaling
 
 
 def main(arguments: list[str]) -> None:
@@ -38,11 +38,10 @@ def main(arguments: list[str]) -> None:
     checkpoint = checkpoints.load(path)
     trained, passport = checkpoint.state.train_config(), checkpoint.state.passport
     notices = check(checkpoint, config)
-    autoencoder = load_for_decoding(
-        passport, config.autoencoder, config.autoencoder_revision, config.allow_other_autoencoder
-    ).to(accelerator.device)
+    autoencoder, more_notices = open_autoencoder(checkpoint, config, accelerator.device)
     network = load_network(checkpoint, config.weights).to(accelerator.device)
-    process = build_sampler(trained, config)
+    process = build_process(trained, config.sampler)
+    scaling = Scaling.from_json(passport["scaling"])
     sampler = Sampler(network, process, trained, config, accelerator.device)
 
     folder = SampleFolder(
@@ -50,7 +49,7 @@ def main(arguments: list[str]) -> None:
     )
     if accelerator.is_main_process:
         folder.open()
-        for notice in notices:
+        for notice in notices + more_notices:
             print(f"notice: {notice}", file=sys.stderr)
         print(f"{config.num_images:,} images, seed {config.seed}, into {folder.path}")
     accelerator.wait_for_everyone()
@@ -65,7 +64,7 @@ def main(arguments: list[str]) -> None:
     for indices in tqdm(mine, unit="batch", disable=not accelerator.is_main_process):
         with accelerator.autocast():
             latents = sampler.latents(indices)
-        images = autoencoder.decode(latents, config.decode_batch_size)
+        images = autoencoder.decode(latents, scaling, config.decode_batch_size)
         for index, image in zip(indices, to_uint8(images, config.rounding), strict=True):
             folder.save(index, image.cpu().numpy())
     accelerator.wait_for_everyone()

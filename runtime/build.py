@@ -48,8 +48,12 @@ def build_network(config: TrainConfig) -> DiffusionTransformer:
             raise UserError(f"{config.model} with attention={config.attention}: {error}") from None
 
 
-def build_process(config: TrainConfig) -> Process:
-    return family_of(config.model).process(config.process, config.sampler)
+def build_process(config: TrainConfig, sampler: Any = None) -> Process:
+    """The process that a network is trained for, with its own sampler or another one."""
+    try:
+        return family_of(config.model).process(config.process, _given(sampler, config.sampler))
+    except ValueError as error:
+        raise UserError(f"sampler: {error}") from None
 
 
 def describe_network(config: TrainConfig, network: nn.Module) -> str:

@@ -15,12 +15,11 @@ from backbone.transformer import DiffusionTransformer
 from process.denoiser import CountingDenoiser
 from process.guidance import GuidedDenoiser
 from process.process import Process
-from runtime.autoencoder import AutoencoderIdentity
+from runtime.autoencoder import Autoencoder, AutoencoderIdentity, load_autoencoder
 from runtime.build import build_network
 from runtime.checkpoint import Checkpoint
 from runtime.ema import initial_share
 from runtime.errors import UserError
-from runtime.factory import family_of
 from runtime.sample_config import SampleConfig
 from runtime.seeding import Purpose, normal, uniform
 from runtime.training_config import TrainConfig
@@ -31,11 +30,6 @@ def load_network(checkpoint: Checkpoint, weights: str) -> DiffusionTransformer:
     network = build_network(checkpoint.state.train_config())
     network.load_state_dict(checkpoint.weights(weights))
     return network.eval().requires_grad_(False)
-
-
-def build_sampler(trained: TrainConfig, config: SampleConfig) -> Process:
-    """The process that the network was trained for, with the sampler asked for."""
-    return family_of(trained.model).process(trained.process, config.sampler)
 
 
 def label_of(index: int, config: SampleConfig, num_classes: int) -> int:
@@ -68,6 +62,29 @@ def check(checkpoint: Checkpoint, config: SampleConfig) -> list[str]:
             f"{checkpoint.state.ema_updates} updates; weights=raw may look better"
         ]
     return []
+
+
+def open_autoencoder(
+    checkpoint: Checkpoint, config: SampleConfig, device: torch.device
+) -> tuple[Autoencoder, list[str]]:
+    """The autoencoder to decode with, and what its user should know.
+
+    Another one than that of the latents is refused, unless the settings allow it.
+    """
+    stated = AutoencoderIdentity(**checkpoint.state.passport["autoencoder"])
+    autoencoder = load_autoencoder(
+        config.autoencoder or stated.name,
+        config.autoencoder_revision or (None if config.autoencoder else stated.revision),
+        device,
+    )
+    if autoencoder.identity.is_same_as(stated):
+        return autoencoder, []
+    if not config.allow_other_autoencoder:
+        raise UserError(
+            f"the latents were made by {stated}, not by {autoencoder.identity}; give "
+            "autoencoder=NAME_OR_FOLDER, or allow_other_autoencoder=true to decode all the same"
+        )
+    return autoencoder, [f"decoding with {autoencoder.identity}, not with {stated}"]
 
 
 class Sampler:
