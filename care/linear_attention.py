@@ -10,8 +10,9 @@ from backbone.tokens import merge_heads, split_heads
 
 
 def feature_map(x: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:
-    """``ELU(x) + 1``: x + 1 above 0, exp(x) below, so never negative."""
-    return F.elu(x) + 1
+    """``ELU(x) + 1``: x + 1 above 0, exp(x) below; positive."""
+    # torch's ELU gives exp(x) - 1, which has lost exp(x) where that is small.
+    return F.relu(x) + x.masked_fill(x > 0, 0).exp()
 
 
 class LinearAttention(nn.Module):

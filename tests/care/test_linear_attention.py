@@ -7,10 +7,17 @@ from backbone.tokens import merge_heads, split_heads
 from care.linear_attention import LinearAttention, feature_map
 
 
-def test_feature_map_is_linear_above_0_and_exponential_below() -> None:
-    x = torch.linspace(-4, 4, 33, dtype=torch.float64)
-    expected = torch.where(x > 0, x + 1, x.exp())
-    torch.testing.assert_close(feature_map(x), expected, rtol=0, atol=1e-15)
+def test_feature_map_is_elu_plus_one_and_keeps_its_small_values() -> None:
+    x = torch.linspace(-4, 4, 33)
+    torch.testing.assert_close(feature_map(x), torch.nn.functional.elu(x) + 1)
+    assert feature_map(torch.tensor([-30.0])).item() == pytest.approx(9.357623e-14)
+
+
+def test_feature_map_has_slope_1_at_zero() -> None:
+    x = torch.zeros(1, requires_grad=True)
+    feature_map(x).backward()
+    assert x.grad is not None
+    assert x.grad.item() == 1
 
 
 @pytest.mark.parametrize("qk_norm", [True, False])

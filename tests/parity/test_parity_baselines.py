@@ -2,6 +2,7 @@
 
 import math
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,7 @@ class Kind:
 
     build: Callable[[Case], nn.Module]
     names: dict[str, str]  # oracle name, or its start -> ours
+    results: dict[str, str]  # stored result -> the module of ours that computes it
 
 
 STAGE = {"q1": "lq1", "k1": "lk1", "q2": "lq2", "k2": "lk2"}
@@ -73,6 +75,7 @@ KINDS = {
         _differential,
         {theirs: f"heads.lambda_weights.{ours}" for ours, theirs in STAGE.items()}
         | {"norm.": "heads.norm."},
+        {"lambda": "heads.lambda_weights", "core": "heads"},
     ),
     "vca_split": Kind(
         _split,
@@ -83,6 +86,8 @@ KINDS = {
         }
         | {"norm1.": "stage1.norm.", "norm2.": "stage2.norm."}
         | {"dwc.": "value_conv.", "e_pos": "contrast_tokens.positive"},
+        {"lambda1": "stage1.lambda_weights", "lambda2": "stage2.lambda_weights"}
+        | {"tokens": "contrast_tokens", "v_hat": "stage1", "heads": "stage2", "dwc": "value_conv"},
     ),
     "agent": Kind(
         _agent,
@@ -91,11 +96,13 @@ KINDS = {
         | {"ha_bias": "biases.spread.rows", "wa_bias": "biases.spread.columns"}
         | {"ac_bias": "biases.gather.prefix", "ca_bias": "biases.spread.prefix"}
         | {"dwc.": "value_conv."},
+        {"bias1": "biases.gather", "dwc": "value_conv"},
     ),
     "care": Kind(
         _care,
         {"qk.": "attention.qk.", "dw3.": "conv3.", "dw7.": "conv7."}
         | {"inter1.dw.": "inter1.conv.", "inter2.dw.": "inter2.conv."},
+        {"global": "attention", "local3": "conv3", "local7": "conv7", "after_inter1": "inter1"},
     ),
 }
 
@@ -136,13 +143,20 @@ def _part(arrays: dict[str, np.ndarray], part: str) -> dict[str, np.ndarray]:
 
 
 def _run(layer: nn.Module, case: Case, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Outputs, and what modules on the way computed, under the names of the oracle."""
+    results: dict[str, Tensor] = {}
+    modules = dict(layer.named_modules())
+    for name, module in KINDS[case["kind"]].results.items():
+        if module in modules:
+            keep = lambda _, inputs, output, name=name: results.update({name: output})  # noqa: E731
+            modules[module].register_forward_hook(keep)
     arguments = (tuple(case["grid"]), case.get("prefix", 0))
     if "z" not in inputs:
-        return {"out": layer(inputs["x"], *arguments)}
+        return results | {"out": layer(inputs["x"], *arguments)}
     if layer.memory_dim is None:  # nothing reads the memory: it stays what it was
-        return {"out": layer(inputs["x"], *arguments), "memory_out": inputs["z"]}
+        return results | {"out": layer(inputs["x"], *arguments), "memory_out": inputs["z"]}
     out, memory = layer(inputs["x"], *arguments, inputs["z"])
-    return {"out": out, "memory_out": memory}
+    return results | {"out": out, "memory_out": memory}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -150,9 +164,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
         cases = [c for c in golden.json("attention/cases.json") if c["kind"] in KINDS]
         cases = [c for c in cases if golden.has(f"attention/{c['file']}")]
-        if "draw" in metafunc.fixturenames:
-            has_oracle = golden.has("attention/reference_attention.py")
-            cases = [c for c in cases if c.get("grad") and has_oracle]
+        if metafunc.function is test_slope:
+            cases = [c for c in cases if c.get("grad")]
         metafunc.parametrize("case", cases, ids=[c["tag"] for c in cases])
     if "count" in metafunc.fixturenames:
         counts = [
@@ -165,9 +178,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("count", counts, ids=ids)
 
 
-@pytest.fixture
-def draw(golden: Golden) -> Callable[..., np.ndarray]:
-    return golden.module("attention/reference_attention.py").draw
+def _draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The recipe of the golden numbers."""
+    generator = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode())))
+    return generator.standard_normal(shape)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -177,27 +191,36 @@ def test_output(golden: Golden, case: Case, dtype: torch.dtype) -> None:
     inputs = {k: torch.from_numpy(v).to(dtype) for k, v in _part(arrays, "in").items()}
     results = _run(layer, case, inputs)
     large_logits = case.get("x_scale", 1) > 1
+    if dtype == torch.float32:
+        results = {name: results[name] for name in ("out", "memory_out") if name in results}
     limit = 1e-12 if dtype == torch.float64 else 1e-4 if large_logits else 1e-5
     for name, result in results.items():
-        assert norm_error(result, arrays[f"res/{name}"]) <= limit
+        stored = arrays.get(f"res/{name}")
+        if stored is None:  # some cases store their ends only
+            continue
+        if stored.ndim == 4 and result.ndim == 3:  # heads, which ours has merged already
+            stored = np.moveaxis(stored, 1, 2).reshape(result.shape)
+        assert norm_error(result, stored) <= limit, name
 
 
-def test_slope(golden: Golden, case: Case, draw: Callable[..., np.ndarray]) -> None:
+def test_slope(golden: Golden, case: Case) -> None:
     arrays = golden.npz(f"attention/{case['file']}")
     layer = _layer(case, arrays)
     inputs = {k: torch.from_numpy(v).requires_grad_() for k, v in _part(arrays, "in").items()}
     out = _run(layer, case, inputs)["out"]
     (out * torch.from_numpy(arrays["cotangent"])).sum().backward()
     tensors = dict(layer.named_parameters()) | inputs
-    slopes = _part(arrays, "slope")
-    largest = max(abs(float(slope)) for slope in slopes.values())
-    for name, slope in slopes.items():
+    for name, slope in _part(arrays, "slope").items():
         shape = arrays.get(f"param/{name}", arrays.get(f"in/{name}")).shape
-        direction = _our_layout(name, draw(f"{case['tag']}/{name}#direction", shape, 1.0))
+        direction = _our_layout(name, _draw(f"{case['tag']}/{name}#direction", shape))
         tensor = tensors.get(_our_name(KINDS[case["kind"]], name))
         gradient = None if tensor is None else tensor.grad
-        ours = 0.0 if gradient is None else (gradient * direction).sum().item()
-        assert ours == pytest.approx(float(slope), rel=1e-6, abs=1e-8 * largest), name
+        if gradient is None:  # what the settings never read
+            assert slope == 0, name
+            continue
+        # A slope may be near zero by chance; the gradient's length is what it scales with.
+        scale = max(abs(float(slope)), gradient.norm().item())
+        assert abs((gradient * direction).sum().item() - slope) < 1e-6 * scale, name
 
 
 def _counted_layer(name: str) -> Callable[[AttentionSite], nn.Module] | None:
