@@ -10,6 +10,7 @@ from backbone.counts import count_parameters
 from backbone.site import AttentionSite
 from backbone.sizes import SIZES
 from backbone.transformer import DiffusionTransformer, TransformerConfig
+from dit.diffusion import DiffusionConfig
 from process.process import Process
 from runtime.errors import UserError
 from runtime.factory import ATTENTIONS, MODELS, family_of
@@ -36,7 +37,7 @@ def build_network(config: TrainConfig) -> DiffusionTransformer:
                     patch_size=model.patch_size,
                     num_classes=config.num_classes,
                     label_drop=config.label_drop,
-                    learned_variance=_given(config.learned_variance, family.learned_variance),
+                    learned_variance=_learned_variance(config),
                     time_scale=_given(config.time_scale, family.time_scale),
                     qk_norm=config.qk_norm,
                     gradient_checkpointing=config.gradient_checkpointing,
@@ -46,6 +47,17 @@ def build_network(config: TrainConfig) -> DiffusionTransformer:
             )
         except ValueError as error:
             raise UserError(f"{config.model} with attention={config.attention}: {error}") from None
+
+
+def _learned_variance(config: TrainConfig) -> bool:
+    needed = family_of(config.model).learned_variance(config.process)
+    given = bool(_given(config.learned_variance, needed))
+    if isinstance(config.process, DiffusionConfig) and given != needed:
+        raise UserError(
+            f"process.variance = {config.process.variance} needs learned_variance="
+            f"{str(needed).lower()} (or null)"
+        )
+    return given
 
 
 def build_process(config: TrainConfig, sampler: Any = None) -> Process:

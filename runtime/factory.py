@@ -35,7 +35,7 @@ class FamilyEntry:
     process: Callable[[Any, Any], Process]
     process_config: type
     sampler_config: type
-    learned_variance: bool  # default of the key of this name
+    learned_variance: Callable[[Any], bool]  # default of the key, by the process's settings
     time_scale: float  # default of the key of this name
 
 
@@ -57,7 +57,7 @@ FAMILIES = {
         GaussianDiffusion,
         DiffusionConfig,
         DiffusionSamplerConfig,
-        learned_variance=True,
+        learned_variance=lambda process: process.variance == "learned_range",
         time_scale=1.0,
     ),
     "SiT": FamilyEntry(
@@ -65,7 +65,7 @@ FAMILIES = {
         InterpolantFlow,
         FlowConfig,
         FlowSamplerConfig,
-        learned_variance=False,
+        learned_variance=lambda process: False,
         time_scale=1000.0,
     ),
 }

@@ -44,7 +44,7 @@ class TrainConfig:
     attention: str = field(default="softmax", metadata={"choices": tuple(ATTENTIONS)})
     qk_norm: bool = field(default=False, metadata={"help": "normalise queries and keys per head"})
     learned_variance: bool | None = field(
-        default=None, metadata={"help": "2C output channels; null: DiT yes, SiT no"}
+        default=None, metadata={"help": "2C output channels; null: as process.variance needs"}
     )
     time_scale: float | None = field(
         default=None,
