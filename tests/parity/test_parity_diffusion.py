@@ -197,7 +197,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def test_array(golden: Golden, file: str, array: str) -> None:
     arrays = golden.npz(file)
     ((case, names),) = _compared(file, array)
-    assert error(case.ours(golden, arrays, names), arrays[array]) <= case.tolerance
+    tolerance = max(case.tolerance, 1.1 * _round_off(arrays, array))
+    assert error(case.ours(golden, arrays, names), arrays[array]) <= tolerance
 
 
 def test_every_array_is_accounted_for(golden: Golden, file: str) -> None:
@@ -208,6 +209,16 @@ def test_every_array_is_accounted_for(golden: Golden, file: str) -> None:
             re.fullmatch(LEFT_OUT.get(file, ""), name) is not None,
         ]
         assert sum(roles) == 1, f"{file}: {name}"
+
+
+def _round_off(arrays: Arrays, name: str) -> float:
+    """How far a float32 array is from its own float64 twin.
+
+    The published DDIM step subtracts nearly equal float32 numbers at the first states, which
+    clipping magnifies to about 6e-5; ours does not.
+    """
+    twin = name.removesuffix("f32") + "f64"
+    return error(arrays[name], arrays[twin]) if name != twin and twin in arrays else 0.0
 
 
 def _compared(file: str, name: str) -> list[tuple[Compared, Names]]:
