@@ -1,0 +1,133 @@
+"""What a latent data set says of itself: ``manifest.json``, format version 1.
+
+Nothing in it differs between two encodings of the same images: no date, host or speed.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runtime.atomic import written_whole
+from runtime.autoencoder import AutoencoderIdentity
+from runtime.errors import UserError
+from runtime.scaling import Scaling
+
+MANIFEST = "manifest.json"
+FORMAT_VERSION = 1
+KINDS = ("moments", "latents")  # mean and log-variance, or the mean alone
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of records."""
+
+    file: str
+    count: int
+    sha256: str = ""  # of the file; empty until it is written
+
+
+@dataclass(frozen=True)
+class Passport:
+    """Everything that a reader of the latents has to know.
+
+    A data set in the making has the same passport with blanks: what is measured at the end.
+    """
+
+    kind: str  # one of KINDS
+    latent_shape: tuple[int, int, int]  # channels, rows, columns
+    dtype: str  # one of DTYPES
+    mirrored_copies: bool  # whether each record also holds its mirrored image, encoded
+    image_size: int  # pixels
+    crop: str  # rule by which images became squares of that size
+    num_images: int
+    class_names: tuple[str, ...]  # in the order of their labels
+    label_histogram: tuple[int, ...]  # images of each class
+    autoencoder: AutoencoderIdentity
+    scaling: Scaling | None  # None until measured
+    mean: float | None  # of what a network will see: drawn from the posterior, normalised
+    std: float | None
+    shards: tuple[Shard, ...]
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    @property
+    def stored_shape(self) -> tuple[int, int, int]:
+        channels, rows, columns = self.latent_shape
+        return (2 * channels if self.kind == "moments" else channels), rows, columns
+
+    @property
+    def recipe(self) -> str:
+        """What makes an image's record, as one text; the proof of every shard includes it."""
+        parts = (
+            self.kind,
+            self.latent_shape,
+            self.dtype,
+            self.mirrored_copies,
+            self.image_size,
+            self.crop,
+            self.autoencoder.sha256,
+        )
+        return json.dumps(parts)
+
+    def blank(self) -> "Passport":
+        """The passport as it was before anything was measured."""
+        shards = tuple(replace(shard, sha256="") for shard in self.shards)
+        return replace(self, mean=None, std=None, shards=shards)
+
+    def for_sampling(self) -> dict[str, Any]:
+        """What a checkpoint keeps, so that sampling needs no data set: all but the shards."""
+        return {key: value for key, value in self.to_json().items() if key != "shards"}
+
+    def to_json(self) -> dict[str, Any]:
+        scaling = None if self.scaling is None else self.scaling.to_json()
+        return {**asdict(self), "num_classes": self.num_classes, "scaling": scaling}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Passport":
+        """Raises ValueError for a passport that says too little, or that is of another version."""
+        version = values.get("format_version")
+        if version != FORMAT_VERSION:
+            raise ValueError(f"format version {version}, but this program reads {FORMAT_VERSION}")
+        missing = [field.name for field in fields(cls) if field.name not in values]
+        if missing:
+            raise ValueError(f"no {', '.join(missing)}")
+        known = {field.name: values[field.name] for field in fields(cls)}
+        scaling = known["scaling"]
+        for key in ("latent_shape", "class_names", "label_histogram"):
+            known[key] = tuple(known[key])
+        known["autoencoder"] = AutoencoderIdentity(**known["autoencoder"])
+        known["scaling"] = None if scaling is None else Scaling.from_json(scaling)
+        known["shards"] = tuple(Shard(**shard) for shard in known["shards"])
+        return cls(**known)
+
+    def save(self, path: Path) -> None:
+        with written_whole(path) as part:
+            part.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Passport":
+        try:
+            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path} is no passport of a latent data set: {error}") from error
+
+
+def first_difference(ours: Passport, theirs: Passport) -> str | None:
+    """The first thing that two passports say differently, in words."""
+    for field in fields(Passport):
+        mine, other = getattr(ours, field.name), getattr(theirs, field.name)
+        if mine != other:
+            shown = (_short(str(value)) for value in (mine, other))
+            return f"{field.name} is {' instead of '.join(shown)}"
+    return None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
