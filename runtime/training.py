@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
+from backbone.transformer import DiffusionTransformer
 from runtime import checkpoint as checkpoints
 from runtime.build import describe_network
 from runtime.config_schema import to_yaml
@@ -78,7 +79,7 @@ class TrainingRun:
         config: TrainConfig,
         accelerator: Accelerator,
         dataset: LatentDataset,
-        network: nn.Module,
+        network: DiffusionTransformer,
     ) -> None:
         self.config = config
         self.accelerator = accelerator
@@ -189,7 +190,7 @@ class TrainingRun:
         )
 
 
-def _adamw(config: TrainConfig, network: nn.Module) -> torch.optim.AdamW:
+def _adamw(config: TrainConfig, network: DiffusionTransformer) -> torch.optim.AdamW:
     settings = config.optimizer
     parameters: list[Any] = [p for p in network.parameters() if p.requires_grad]
     return torch.optim.AdamW(
