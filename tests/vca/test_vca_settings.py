@@ -1,0 +1,183 @@
+"""Settings of Visual-Contrast Attention: what exists, how it starts, what it refuses and costs."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from backbone.site import AttentionSite
+from backbone.softmax import SoftmaxAttention, SoftmaxConfig
+from vca.attention import VCAConfig, VisualContrastAttention
+
+SITE = AttentionSite(24, 3, (6, 6), 2)
+LAMBDA = {"q1", "k1", "q2", "k2"}
+
+
+def layer(site: AttentionSite = SITE, **switches: Any) -> VisualContrastAttention:
+    return VisualContrastAttention(VCAConfig(**switches), site)
+
+
+def owned(**switches: Any) -> set[str]:
+    """Names of the parameters beside those of softmax attention."""
+    names = {name for name, _ in layer(**switches).named_parameters()}
+    return names - {f"{part}.{kind}" for part in ("qkv", "proj") for kind in ("weight", "bias")}
+
+
+def stage(index: int) -> set[str]:
+    return {f"stage{index}.lambda_weights.{name}" for name in LAMBDA} | {
+        f"stage{index}.norm.weight"
+    }
+
+
+EMBEDDINGS = {"contrast_tokens.positive", "contrast_tokens.negative"}
+CONV = {"value_conv.weight", "value_conv.bias"}
+
+
+@pytest.mark.parametrize(
+    ("switches", "expected"),
+    [
+        ({}, EMBEDDINGS | stage(1) | stage(2) | CONV),
+        ({"variant": "paper"}, EMBEDDINGS | stage(1) | stage(2)),
+        ({"variant": "paper", "value_conv": True}, EMBEDDINGS | stage(1) | stage(2) | CONV),
+        ({"value_conv": False}, EMBEDDINGS | stage(1) | stage(2)),
+        ({"stage2_difference": False}, EMBEDDINGS | stage(1) | CONV),
+        ({"stage1_difference": False}, EMBEDDINGS | stage(2) | CONV),
+        (
+            {"stage1_difference": False, "stage2_difference": False},
+            {"contrast_tokens.positive"} | CONV,
+        ),
+        (
+            {"positive_source": "pool"},
+            EMBEDDINGS - {"contrast_tokens.positive"} | stage(1) | stage(2) | CONV,
+        ),
+        (
+            {"positive_source": "pool", "negative_source": "pool", "affine": False},
+            {n for n in stage(1) | stage(2) if "lambda" in n} | CONV,
+        ),
+    ],
+    ids=str,
+)
+def test_only_parameters_that_are_read_exist(switches: dict[str, Any], expected: set[str]) -> None:
+    assert owned(**switches) == expected
+
+
+def test_switches_override_the_variant() -> None:
+    assert VCAConfig().is_joint and VCAConfig().has_value_conv
+    paper = VCAConfig(variant="paper")
+    assert not paper.is_joint and not paper.has_value_conv
+    mixed = VCAConfig(variant="paper", joint=True, value_conv=True)
+    assert mixed.is_joint and mixed.has_value_conv
+
+
+def test_usable_alone() -> None:
+    alone = VisualContrastAttention(VCAConfig(), AttentionSite(384, 6, (16, 16), 0))
+    assert alone.contrast_tokens.pooled_grid == (8, 8)
+    tokens = torch.randn(1, 256, 384)
+    assert alone(tokens).shape == tokens.shape
+
+
+def test_initial_values() -> None:
+    site = AttentionSite(384, 6, (16, 16), 0)
+    fresh = layer(site, embedding_std=0.5, lambda_std=0.1)
+    for bank in (fresh.contrast_tokens.positive, fresh.contrast_tokens.negative):
+        assert bank.std().item() == pytest.approx(0.5, rel=0.02)
+    for part in (fresh.stage1, fresh.stage2):
+        vectors = torch.cat(list(part.lambda_weights.parameters()))
+        assert vectors.std().item() == pytest.approx(0.1, rel=0.2)
+        assert part.lambda_weights().item() == pytest.approx(0.2, abs=0.5)
+        assert torch.equal(part.norm.weight, torch.ones(64))
+    bound = fresh.value_conv.weight.abs().max().item()
+    assert 0.98 / 3 < bound <= 1 / 3
+
+
+def test_weights_of_softmax_attention_fit() -> None:
+    softmax = SoftmaxAttention(SoftmaxConfig(), SITE)
+    missing, unexpected = layer().load_state_dict(softmax.state_dict(), strict=False)
+    assert unexpected == []
+    assert not {"qkv.weight", "qkv.bias", "proj.weight", "proj.bias"} & set(missing)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"variant": "publised"}, "unknown variant 'publised'; there are: released, paper"),
+        ({"positive_source": "both"}, "unknown positive_source 'both'; there are: pool, emb"),
+        ({"negative_source": "none"}, "unknown negative_source 'none'"),
+    ],
+)
+def test_unknown_choices_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VCAConfig(**settings)
+
+
+@pytest.mark.parametrize("pooled_grid", [(7, 2), (2, 7)])
+def test_more_contrast_tokens_than_cells_need_the_flag(pooled_grid: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="larger than the token grid"):
+        layer(pooled_grid=pooled_grid)
+    allowed = layer(pooled_grid=pooled_grid, allow_more_tokens_than_grid=True)
+    assert allowed(torch.randn(1, 36, 24)).isfinite().all()
+
+
+def test_a_call_on_too_small_a_grid_is_refused() -> None:
+    with pytest.raises(ValueError, match="larger than the token grid"):
+        layer(pooled_grid=(3, 3))(torch.randn(1, 2 * 8, 24), (2, 8))
+
+
+def test_dropout_acts_in_training_only() -> None:
+    dropping = layer(proj_drop=0.5)
+    tokens = torch.randn(1, 36, 24)
+    assert (dropping(tokens) == 0).float().mean().item() == pytest.approx(0.5, abs=0.15)
+    assert dropping.eval()(tokens).all()
+
+
+@pytest.mark.parametrize("variant", ["released", "paper"])
+def test_16_bits_are_within_2_percent_of_float64(variant: str) -> None:
+    """Deep in the network lambda nears 0.8, and the difference of the readings gets small."""
+    site = AttentionSite(384, 6, (16, 16), 11)
+    wide = layer(site, variant=variant, embedding_std=0.02).double()
+    nn.init.xavier_uniform_(wide.qkv.weight)
+    tokens = torch.randn(1, 256, 384, dtype=torch.float64)
+    exact = wide(tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = wide.float()(tokens.float())
+    assert ((rounded - exact).norm() / exact.norm()).item() < 2e-2
+
+
+def saved_bytes(attention: nn.Module, num_tokens: int) -> int:
+    """Bytes that a forward pass keeps for the backward pass, parameters left out."""
+    kept: dict[int, int] = {}
+    alive = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        alive.append(tensor)  # or its address might be used again
+        return tensor
+
+    tokens = torch.randn(1, num_tokens, attention.site.dim, requires_grad=True)
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        attention(tokens)
+    parameters = {p.untyped_storage().data_ptr() for p in attention.parameters()}
+    return sum(size for address, size in kept.items() if address not in parameters)
+
+
+def at_side(side: int, **switches: Any) -> VisualContrastAttention:
+    return layer(AttentionSite(128, 2, (side, side), 0), pooled_grid=(8, 8), **switches)
+
+
+@pytest.mark.parametrize("variant", ["released", "paper"])
+def test_memory_grows_linearly_with_the_tokens(variant: str) -> None:
+    few, some, many = (
+        saved_bytes(at_side(side, variant=variant), side * side) for side in (16, 32, 64)
+    )
+    assert (many - some) / (some - few) == pytest.approx(4, rel=0.01)
+
+
+@pytest.mark.parametrize("variant", ["released", "paper"])
+@pytest.mark.parametrize("side", [16, 32])
+def test_memory_is_at_most_2_2_times_that_of_softmax_attention(variant: str, side: int) -> None:
+    softmax = SoftmaxAttention(SoftmaxConfig(), AttentionSite(128, 2, (side, side), 0))
+    ratio = saved_bytes(at_side(side, variant=variant), side**2) / saved_bytes(softmax, side**2)
+    assert 1 < ratio < 2.2
