@@ -5,6 +5,7 @@ Nothing in it differs between two encodings of the same images: no date, host or
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,27 @@ class Passport:
         )
         return json.dumps(parts)
 
+    def __str__(self) -> str:
+        mirrored = ", with mirrored copies" if self.mirrored_copies else ""
+        measured = (
+            "not measured" if self.std is None else f"mean {self.mean:.4f}, std {self.std:.4f}"
+        )
+        return "\n".join(
+            (
+                f"{self.num_images:,} images of {self.num_classes} classes, {self.image_size} px",
+                f"{self.kind} {' x '.join(map(str, self.stored_shape))} in {self.dtype}{mirrored}",
+                f"autoencoder {self.autoencoder}",
+                f"scaling {self.scaling or 'not measured'}",
+                f"a network sees {measured}",
+            )
+        )
+
+    @property
+    def cuts(self) -> list[range]:
+        """The places of each shard's records in the data set."""
+        ends = list(accumulate(shard.count for shard in self.shards))
+        return [range(end - shard.count, end) for shard, end in zip(self.shards, ends, strict=True)]
+
     def blank(self) -> "Passport":
         """The passport as it was before anything was measured."""
         shards = tuple(replace(shard, sha256="") for shard in self.shards)
@@ -87,7 +109,8 @@ class Passport:
 
     def to_json(self) -> dict[str, Any]:
         scaling = None if self.scaling is None else self.scaling.to_json()
-        return {**asdict(self), "num_classes": self.num_classes, "scaling": scaling}
+        version = {"format_version": self.format_version}
+        return version | asdict(self) | {"num_classes": self.num_classes, "scaling": scaling}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "Passport":

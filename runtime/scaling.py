@@ -33,6 +33,12 @@ class Scaling:
     def mode(self) -> str:
         return "per_channel" if self.mean else "scalar"
 
+    def __str__(self) -> str:
+        per_channel = (
+            f", mean {self.mean} and deviation {self.std} per channel" if self.mean else ""
+        )
+        return f"{self.mode}: factor {self.factor}, shift {self.shift}{per_channel}"
+
     def normalise(
         self, latents: Float[Tensor, "*batch channels height width"]
     ) -> Float[Tensor, "*batch channels height width"]:
