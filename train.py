@@ -47,6 +47,7 @@ def main(arguments: list[str]) -> None:
         num_steps=config.num_steps,
         mirror=config.mirror,
         num_workers=config.num_workers,
+        pin_memory=accelerator.device.type == "cuda",
     )
     training.open_folder()
     stop, batches = StopRequest(), iter(loader)

@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
+from runtime.cpu_processes import start_missing_processes
+
 
 class UserError(Exception):
     """One line that names the thing, the value found and what is allowed."""
@@ -24,6 +26,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
 
 def run(main: Callable[[list[str]], None]) -> None:
     """Runs a program on the command line's arguments; a user's mistake costs one line."""
+    start_missing_processes()
     try:
         main(sys.argv[1:])
     except UserError as error:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from backbone.transformer import DiffusionTransformer
 from runtime import checkpoint as checkpoints
+from runtime.batches import measure, spread_warning
 from runtime.build import describe_network
 from runtime.config_schema import to_yaml
 from runtime.ema import Ema
@@ -179,15 +180,17 @@ class TrainingRun:
 
     def summary(self, plan: BatchPlan) -> str:
         """The first lines of a run."""
-        passport = self.dataset.passport
-        return "\n".join(
-            (
-                f"{plan}; precision {self.config.precision}; seed {self.config.seed}",
-                describe_network(self.config, self.network),
-                f"{passport.num_images:,} images of {passport.num_classes} classes, latents "
-                f"{' x '.join(map(str, passport.latent_shape))} by {passport.autoencoder.name}",
-            )
-        )
+        passport, config = self.dataset.passport, self.config
+        mean, std = measure(self.dataset, config.seed)
+        lines = [
+            f"{plan}; precision {config.precision}; seed {config.seed}",
+            describe_network(config, self.network),
+            f"{passport.num_images:,} images of {passport.num_classes} classes as latents of "
+            f"{' x '.join(map(str, passport.latent_shape))} by {passport.autoencoder.name}; the "
+            f"network sees mean {mean:.3f}, standard deviation {std:.3f}",
+        ]
+        warning = spread_warning(std)
+        return "\n".join(lines if warning is None else [*lines, f"warning: {warning}"])
 
 
 def _adamw(config: TrainConfig, network: DiffusionTransformer) -> torch.optim.AdamW:

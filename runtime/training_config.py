@@ -115,9 +115,11 @@ class TrainConfig:
     process: DiffusionConfig | FlowConfig = field(default_factory=DiffusionConfig)
     ema: EmaConfig = field(default_factory=EmaConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    tracker: TrackerConfig = field(default_factory=TrackerConfig)
+    # What sample.py uses unless told otherwise.
     sampler: DiffusionSamplerConfig | FlowSamplerConfig = field(
         default_factory=DiffusionSamplerConfig
-    )  # of sample.py
+    )
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
 
     def __post_init__(self) -> None:
