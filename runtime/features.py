@@ -39,3 +39,21 @@ class FeatureSet:
     gaussians: dict[str, Gaussian] = field(default_factory=dict)  # by tap
     rows: dict[str, Float[Tensor, "images _"]] = field(default_factory=dict)  # by tap; per image
     labels: Int[Tensor, " images"] | None = None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Taps that somebody needs: their Gaussian, or one row per image."""
+
+    gaussians: frozenset[str] = field(default_factory=frozenset)
+    rows: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def taps(self) -> frozenset[str]:
+        return self.gaussians | self.rows
+
+    def not_in(self, features: FeatureSet) -> list[str]:
+        """What is missing in ``features``, in words."""
+        gaussians = sorted(self.gaussians - features.gaussians.keys())
+        rows = sorted(self.rows - features.rows.keys())
+        return [f"statistics of {tap}" for tap in gaussians] + [f"images for {tap}" for tap in rows]

@@ -32,14 +32,14 @@ class InceptionExtractor:
     name = "inception-v3-compat"
     dims = {"pool": 2048, "spatial": 17 * 17 * SPATIAL_CHANNELS, "logits": 1008}  # noqa: RUF012
 
-    def __init__(
-        self, weights: Path, device: torch.device, sha256: str = PUBLISHED_SHA256
-    ) -> None:
+    def __init__(self, weights: Path, device: torch.device, sha256: str = PUBLISHED_SHA256) -> None:
         self.device = device
         self.weights_sha256 = sha256
         self.is_published = sha256 == PUBLISHED_SHA256
         self.network = FeatureExtractorInceptionV3(
-            self.name, ["2048", "logits_unbiased"], feature_extractor_weights_path=_read(weights, sha256)
+            self.name,
+            ["2048", "logits_unbiased"],
+            feature_extractor_weights_path=_read(weights, sha256),
         )
         # Convolutions are faster in this layout: 0.8 of the time on two CPU cores.
         self.network = self.network.to(device=device, memory_format=torch.channels_last)
@@ -105,7 +105,7 @@ def _read(weights: Path, sha256: str) -> io.BytesIO:
     if found != sha256:
         raise UserError(
             f"the Inception weights {weights} have sha256 {found} instead of {sha256}; other "
-            f"weights give other numbers (inception_sha256={found} accepts them, and results say so)"
+            f"weights give other numbers (inception_sha256={found} accepts them; results say so)"
         )
     repacked = io.BytesIO()
     torch.save(torch.load(io.BytesIO(content), weights_only=True, map_location="cpu"), repacked)

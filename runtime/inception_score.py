@@ -6,6 +6,8 @@ with the entropy H, where a probability of zero counts nothing. Between 1 and th
 classes. Source: Salimans et al. 2016.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -22,7 +24,7 @@ def consecutive_chunks(num_images: int, size: int) -> list[Chunk]:
 def equal_splits(num_images: int, num_splits: int) -> list[Chunk]:
     """``num_splits`` parts as equal as possible: the rule of torch-fidelity."""
     edges = [i * num_images // num_splits for i in range(num_splits + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))
 
 
 def shuffled(

@@ -41,14 +41,22 @@ class Moments:
 
     ROWS_AT_ONCE = 4096  # the float64 copy of one block is all the extra memory
 
-    def __init__(self, dim: int) -> None:
-        self.count = 0
-        self.mean = torch.zeros(dim, dtype=torch.float64)
-        self.scatter = torch.zeros(dim, dim, dtype=torch.float64)
+    def __init__(
+        self, count: int, mean: Float[Tensor, " dim"], scatter: Float[Tensor, "dim dim"]
+    ) -> None:
+        self.count = count
+        self.mean = mean
+        self.scatter = scatter
+
+    @classmethod
+    def none(cls, dim: int) -> "Moments":
+        """Those of no rows at all."""
+        zeros = torch.zeros(dim, dtype=torch.float64)
+        return cls(0, zeros, torch.outer(zeros, zeros))
 
     @classmethod
     def of(cls, rows: Float[Tensor, "rows dim"]) -> "Moments":
-        moments = cls(rows.shape[1])
+        moments = cls.none(rows.shape[1])
         moments.update(rows)
         return moments
 

@@ -1,0 +1,157 @@
+"""What generated images are compared with: stored statistics, real images, or both.
+
+A file of the ADM evaluator holds mean and covariance over its whole data set (``mu``, ``sigma``;
+``mu_s``, ``sigma_s`` of the spatial features) beside some of the images (``arr_0``). The distances
+use the stored statistics; precision, recall and KID use the images. Files of ``tools.statistics``
+have the same keys, rows of features (``pool``) in place of images, and ``about``, which names the
+network and the rule for the images. Files of pytorch-fid have ``mu`` and ``sigma`` alone.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from runtime.errors import UserError
+from runtime.extraction import extract
+from runtime.features import FeatureExtractor, FeatureSet, Wanted
+from runtime.image_sets import ImageSet, NpzImages, keys_of, open_images, read_array
+from runtime.moments import Gaussian
+
+STATISTICS = {"pool": ("mu", "sigma"), "spatial": ("mu_s", "sigma_s")}  # names in files, by tap
+
+
+@dataclass(frozen=True)
+class Reference:
+    """``stored`` is what is known of the features; ``images``, if there are any, give the rest."""
+
+    name: str
+    stored: FeatureSet
+    statistics_from: str
+    images: ImageSet | None
+    rows_from: str
+    sha256: str | None  # of the file; None: the images' own, known when they have been read
+
+    def read(
+        self, extractor: FeatureExtractor, wanted: Wanted, batch_size: int, accelerator: Accelerator
+    ) -> "Reference":
+        """With everything wanted in ``stored``, as far as the images can give it.
+
+        Where a file has statistics, its images give no others: they are a part of the set. All
+        processes have to call it.
+        """
+        missing = Wanted(
+            frozenset() if self.stored.gaussians else wanted.gaussians,
+            wanted.rows - self.stored.rows.keys(),
+        )
+        if self.images is None or not (missing.gaussians or missing.rows):
+            return self
+        found = extract(extractor, self.images, missing, batch_size, accelerator, "reference")
+        features = FeatureSet(
+            self.stored.gaussians | found.features.gaussians,
+            self.stored.rows | found.features.rows,
+        )
+        return replace(self, stored=features, sha256=self.sha256 or found.sha256)
+
+    @property
+    def num_images(self) -> int | None:
+        """Of the statistics, else of the rows; None: the file does not say."""
+        for gaussian in self.stored.gaussians.values():
+            return gaussian.num_images
+        return next((len(rows) for rows in self.stored.rows.values()), None)
+
+    def parts(self) -> list[str]:
+        """Which part of the reference is used for what."""
+        count = (
+            "number of images not stated"
+            if self.num_images is None
+            else f"{self.num_images:,} images"
+        )
+        lines = [f"distances: {self.statistics_from} ({count})"] if self.stored.gaussians else []
+        for tap, rows in self.stored.rows.items():
+            lines.append(f"per-image {tap} features: {self.rows_from} ({len(rows):,} images)")
+        return lines
+
+
+def open_reference(name: str, extractor: FeatureExtractor, image_size: int | None) -> Reference:
+    """The reference, checked before any image is scored; ``image_size`` crops a folder's images."""
+    if not name.endswith(".npz"):
+        crops = open_images(name, image_size)
+        rule = f"center crop to {image_size} x {image_size}" if image_size else "in their own sizes"
+        origin = f"images of {name}, {rule}"
+        return Reference(name, FeatureSet(), origin, crops, origin, sha256=None)
+    path = Path(name)
+    keys = keys_of(path)
+    if not {"mu", "sigma", "arr_0"} & set(keys):
+        raise UserError(f"{path} has neither mu and sigma nor arr_0; it has: {', '.join(keys)}")
+    about = json.loads(str(read_array(path, "about"))) if "about" in keys else {}
+    _check_network(path, about, extractor)
+    gaussians = _read_gaussians(path, keys, extractor)
+    images: ImageSet | None = NpzImages(path) if "arr_0" in keys else None
+    stored_names = ", ".join(name for tap in gaussians for name in STATISTICS[tap])
+    made_from = f", {about['images']}" if about else ""
+    return Reference(
+        name,
+        FeatureSet(gaussians, _read_rows(path, keys, extractor)),
+        f"stored {stored_names}{made_from}" if gaussians else "arr_0",
+        images,
+        "arr_0" if images else f"stored rows{made_from}",
+        _sha256(path),
+    )
+
+
+def _check_network(path: Path, about: dict[str, str], extractor: FeatureExtractor) -> None:
+    """A statistics file that names its network has to name ours."""
+    found = about.get("extractor"), about.get("weights_sha256")
+    if about and found != (extractor.name, extractor.weights_sha256):
+        raise UserError(
+            f"{path} was made by {found[0]} with weights {found[1]}, the samples are scored by "
+            f"{extractor.name} with weights {extractor.weights_sha256}"
+        )
+
+
+def _read_gaussians(
+    path: Path, keys: list[str], extractor: FeatureExtractor
+) -> dict[str, Gaussian]:
+    num_images = int(read_array(path, "num_images")) if "num_images" in keys else None
+    gaussians = {}
+    for tap, (mean_key, covariance_key) in STATISTICS.items():
+        if mean_key not in keys and covariance_key not in keys:
+            continue
+        mean, covariance = read_array(path, mean_key), read_array(path, covariance_key)
+        expected = extractor.dims.get(tap)
+        if mean.shape != (expected,):
+            raise UserError(
+                f"{path}: {mean_key} has shape {mean.shape}; {extractor.name} gives "
+                f"{f'{expected} {tap} features' if expected else f'no {tap} features'}"
+            )
+        try:
+            gaussians[tap] = Gaussian(_float64(mean), _float64(covariance), num_images)
+        except ValueError as error:
+            raise UserError(f"{path}: {mean_key}, {covariance_key}: {error}") from None
+    return gaussians
+
+
+def _read_rows(path: Path, keys: list[str], extractor: FeatureExtractor) -> dict[str, Tensor]:
+    rows = {}
+    for tap, dim in extractor.dims.items():
+        if tap in keys:
+            found = read_array(path, tap)
+            if found.ndim != 2 or found.shape[1] != dim:
+                raise UserError(f"{path}: {tap} has shape {found.shape} instead of (N, {dim})")
+            rows[tap] = torch.from_numpy(np.array(found, dtype=np.float32))
+    return rows
+
+
+def _float64(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.array(array, dtype=np.float64))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
