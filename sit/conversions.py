@@ -9,6 +9,7 @@ these determine the other two. So every conversion passes through the pair (x, n
 Source: Ma et al. 2024 (SiT), appendix; the score is the gradient of the log-density of x_t.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,57 +17,43 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from process.denoiser import Denoiser
-from sit.paths import Path
+from sit.paths import Path, PathPoint
 
 Latents = Float[Tensor, "batch channels height width"]
-Times = Float[Tensor, "batch 1 1 1"]
 
 
-def convert(
-    path: Path, predicted: Latents, source: str, target: str, x_t: Latents, t: Times
-) -> Latents:
-    """The ``source`` that was predicted at (x_t, t), as a ``target``.
+def convert(here: PathPoint, predicted: Latents, source: str, target: str, x_t: Latents) -> Latents:
+    """The ``source`` that was predicted for ``x_t`` at a point of the path, as a ``target``.
 
     Not finite where the ``source`` does not determine the ``target``: noise and score leave the
     velocity open at alpha = 0, velocity and noise leave the score open at sigma = 0.
     """
     if source == target:
         return predicted
-    x, noise = UNMIX[source](path, predicted, x_t, t)
-    return MIX[target](path, x, noise, t)
+    x, noise = UNMIX[source](here, predicted, x_t)
+    return MIX[target](here, x, noise)
 
 
-def _unmix_velocity(
-    path: Path, velocity: Latents, x_t: Latents, t: Times
-) -> tuple[Latents, Latents]:
-    determinant = path.wronskian(t)
-    x = (path.sigma(t) * velocity - path.dsigma(t) * x_t) / determinant
-    noise = (path.dalpha(t) * x_t - path.alpha(t) * velocity) / determinant
+def _unmix_velocity(here: PathPoint, velocity: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor]:
+    x = (here.sigma * velocity - here.dsigma * x_t) / here.wronskian
+    noise = (here.dalpha * x_t - here.alpha * velocity) / here.wronskian
     return x, noise
 
 
-def _unmix_noise(path: Path, noise: Latents, x_t: Latents, t: Times) -> tuple[Latents, Latents]:
-    return (x_t - path.sigma(t) * noise) / path.alpha(t), noise
+def _unmix_noise(here: PathPoint, noise: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor]:
+    return (x_t - here.sigma * noise) / here.alpha, noise
 
 
-def _unmix_score(path: Path, score: Latents, x_t: Latents, t: Times) -> tuple[Latents, Latents]:
-    return _unmix_noise(path, -path.sigma(t) * score, x_t, t)
-
-
-def _mix_velocity(path: Path, x: Latents, noise: Latents, t: Times) -> Latents:
-    return path.dalpha(t) * x + path.dsigma(t) * noise
-
-
-def _mix_score(path: Path, x: Latents, noise: Latents, t: Times) -> Latents:
-    return -noise / path.sigma(t)
+def _unmix_score(here: PathPoint, score: Tensor, x_t: Tensor) -> tuple[Tensor, Tensor]:
+    return _unmix_noise(here, -here.sigma * score, x_t)
 
 
 UNMIX = {"velocity": _unmix_velocity, "noise": _unmix_noise, "score": _unmix_score}
-MIX = {
-    "velocity": _mix_velocity,
-    "score": _mix_score,
-    "noise": lambda path, x, noise, t: noise,
-    "data": lambda path, x, noise, t: x,
+MIX: dict[str, Callable[[PathPoint, Tensor, Tensor], Tensor]] = {
+    "velocity": lambda here, x, noise: here.dalpha * x + here.dsigma * noise,
+    "score": lambda here, x, noise: -noise / here.sigma,
+    "noise": lambda here, x, noise: noise,
+    "data": lambda here, x, noise: x,
 }
 
 
@@ -74,15 +61,14 @@ MIX = {
 class Prediction:
     """What a network said about x_t at t, to be read as whatever is needed."""
 
-    path: Path
+    here: PathPoint
     source: str  # "velocity", "noise" or "score"
     value: Latents
     x_t: Latents
-    t: Times
 
     def read_as(self, target: str) -> Latents:
         """The prediction as "velocity", "score", "noise" or "data"."""
-        return convert(self.path, self.value, self.source, target, self.x_t, self.t)
+        return convert(self.here, self.value, self.source, target, self.x_t)
 
 
 class FlowField:
@@ -109,7 +95,6 @@ class FlowField:
                 f"a flow has one prediction per latent channel: {x_t.shape[1]} channels, not "
                 f"{value.shape[1]} (learned_variance has no use here)"
             )
+        here = self.path.at(t[:, None, None, None])
         # The prediction is about the x_t that the network saw, with its rounding.
-        return Prediction(
-            self.path, self.prediction, value.to(x_t), seen.to(x_t), t[:, None, None, None]
-        )
+        return Prediction(here, self.prediction, value.to(x_t), seen.to(x_t))

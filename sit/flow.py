@@ -110,14 +110,13 @@ class InterpolantFlow(Process):
         the negative noise.
         """
         dtype = _compute_dtype(x)
-        data, noise = x.to(dtype), noise.to(dtype)
-        times = self.time(u.to(dtype))
-        t = times[:, None, None, None]
-        x_t = self.path.alpha(t) * data + self.path.sigma(t) * noise
+        clean, noise, t = x.to(dtype), noise.to(dtype), self.time(u.to(dtype))
+        here = self.path.at(t[:, None, None, None])
+        x_t = here.alpha * clean + here.sigma * noise
         field = FlowField(denoiser, self.path, self.config.prediction, x.dtype)
-        predicted = field(x_t, times, y).value
-        residual = RESIDUALS[self.config.prediction](self.path, predicted, data, noise, t)
-        weight = WEIGHTINGS[self.config.loss_weighting](self.path, times)
+        predicted = field(x_t, t, y).value
+        residual = RESIDUALS[self.config.prediction](here, predicted, clean, noise)
+        weight = WEIGHTINGS[self.config.loss_weighting](self.path, t)
         return weight * residual.square().mean(dim=(1, 2, 3))
 
     def time(self, u: PerImage) -> PerImage:

@@ -36,8 +36,15 @@ class RungeKutta:
     error_weights: tuple[float, ...] = ()
 
 
-EULER = RungeKutta((0,), ((),), (1,))
-HEUN = RungeKutta((0, 1), ((), (1,)), (1 / 2, 1 / 2))
+EULER = RungeKutta((0.0,), ((),), (1.0,))
+HEUN = RungeKutta((0.0, 1.0), ((), (1.0,)), (1 / 2, 1 / 2))
+HEUN3 = RungeKutta((0.0, 1 / 3, 2 / 3), ((), (1 / 3,), (0.0, 2 / 3)), (1 / 4, 0.0, 3 / 4))
+MIDPOINT = RungeKutta((0.0, 1 / 2), ((), (1 / 2,)), (0.0, 1.0))
+RK4 = RungeKutta(  # the 3/8 rule
+    nodes=(0.0, 1 / 3, 2 / 3, 1.0),
+    rows=((), (1 / 3,), (-1 / 3, 1.0), (1.0, -1.0, 1.0)),
+    weights=(1 / 8, 3 / 8, 3 / 8, 1 / 8),
+)
 
 
 def runge_kutta(
@@ -120,5 +127,11 @@ def _wide(per_image: Float[Tensor, " batch"]) -> Float[Tensor, "batch 1 1 1"]:
     return per_image[:, None, None, None]
 
 
-ODE_METHODS = {"euler": EULER, "heun": HEUN}
+ODE_METHODS = {
+    "euler": EULER,
+    "heun": HEUN,
+    "heun3": HEUN3,
+    "midpoint": MIDPOINT,
+    "rk4": RK4,
+}
 SDE_METHODS = {"euler_maruyama": euler_maruyama, "stochastic_heun": stochastic_heun}

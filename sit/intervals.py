@@ -57,7 +57,7 @@ def require_finite(
     time = torch.full((1, 1, 1, 1), t)
     x_t = torch.ones(1, 1, 1, 1)
     for target in targets:
-        if not convert(path, x_t, prediction, target, x_t, time).isfinite().all():
+        if not convert(path.at(time), x_t, prediction, target, x_t).isfinite().all():
             raise ValueError(
                 f"the interval reaches t = {t}, where a {prediction} prediction gives no finite "
                 f"{target} on the {type(path).__name__}"

@@ -11,6 +11,7 @@ Source: Ma et al. 2024 (SiT); their x_* is our x, their epsilon our noise, their
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -38,16 +39,13 @@ class Path(ABC):
     def dsigma(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
         """d sigma / dt, not positive."""
 
-    def wronskian(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
-        """alpha' sigma - alpha sigma', the determinant of (x, noise) -> (velocity, x_t).
-
-        Positive, a sum of two terms that are not negative: nothing cancels.
-        """
-        return self.dalpha(t) * self.sigma(t) - self.alpha(t) * self.dsigma(t)
-
     def score_coefficient(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
         """g in velocity = (alpha' / alpha) x_t + g score; infinite where alpha is 0."""
-        return self.sigma(t) * self.wronskian(t) / self.alpha(t)
+        here = self.at(t)
+        return here.sigma * here.wronskian / here.alpha
+
+    def at(self, t: Float[Tensor, "*times"]) -> "PathPoint":
+        return PathPoint(self.alpha(t), self.dalpha(t), self.sigma(t), self.dsigma(t))
 
     def usable_interval(
         self, margin: float, divides_by_alpha: bool, divides_by_sigma: bool
@@ -57,6 +55,24 @@ class Path(ABC):
         alpha is 0 at t = 0 and sigma is 0 at t = 1: who divides by one stays away from that end.
         """
         return margin if divides_by_alpha else 0.0, 1 - margin if divides_by_sigma else 1.0
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """The four functions at given times: what a conversion at these times has to know."""
+
+    alpha: Tensor
+    dalpha: Tensor
+    sigma: Tensor
+    dsigma: Tensor
+
+    @property
+    def wronskian(self) -> Tensor:
+        """alpha' sigma - alpha sigma', the determinant of (x, noise) -> (velocity, x_t).
+
+        Positive, a sum of two terms that are not negative: nothing cancels.
+        """
+        return self.dalpha * self.sigma - self.alpha * self.dsigma
 
 
 class LinearPath(Path):
@@ -131,7 +147,7 @@ class VPPath(Path):
     ) -> tuple[float, float]:
         return 0.0, 1 - margin
 
-    def _log_alpha(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
+    def _log_alpha(self, t: Tensor) -> Tensor:
         slope = self.beta_at_noise - self.beta_at_data
         return -(1 - t).square() * slope / 4 - (1 - t) * self.beta_at_data / 2
 

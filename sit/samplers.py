@@ -6,7 +6,7 @@ the way; the last state is the sample.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float64, Int
@@ -26,6 +26,7 @@ Latents = Float[Tensor, "batch channels height width"]
 Labels = Int[Tensor, " batch"]
 
 
+@runtime_checkable
 class Sampler(Protocol):
     def states(
         self, field: FlowField, x_t: Latents, y: Labels, step_noise: StepNoise
@@ -99,18 +100,18 @@ class StochasticSampler:
         for state in self.method(drift, self._diffusion, x_t, self.times, y, step_noise):
             yield state
         if self.last_step is not None:
-            prediction = field(state, per_image(self.times[-1:], state)[0], y)
-            diffusion = self._diffusion(prediction.t)
-            yield self.last_step(state, prediction, diffusion, self.last_step_size)
+            (t,) = per_image(self.times[-1:], state)
+            diffusion = self._diffusion(t)[:, None, None, None]
+            yield self.last_step(state, field(state, t, y), diffusion, self.last_step_size)
 
     def _drift(
         self, field: FlowField, x_t: Latents, t: Float[Tensor, " batch"], y: Labels
     ) -> Latents:
         prediction = field(x_t, t, y)  # one network call for both
-        velocity, score = prediction.read_as("velocity"), prediction.read_as("score")
-        return velocity + self._diffusion(prediction.t) * score
+        diffusion = self._diffusion(t)[:, None, None, None]
+        return prediction.read_as("velocity") + diffusion * prediction.read_as("score")
 
-    def _diffusion(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
+    def _diffusion(self, t: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         return diffusion_coefficient(self.diffusion_name, self.path, t, self.diffusion_norm)
 
 
