@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.config import read_options
+from runtime.digits_classifier import held_out_accuracy
 from runtime.errors import UserError, run
 from runtime.run_folder import write_json, write_text
 
@@ -66,9 +67,11 @@ def demonstrate(family: str, out: Path, smoke: bool) -> dict[str, float]:
     )
     call("sample.py", str(run_dir), f"num_images={num_images}", "labels=balanced",
          "batch_size=100", f"output_dir={samples}")  # fmt: skip
-    call("eval_fid.py", str(samples), "extractor=digits", "reference=digits/train")
+    result = run_dir / "results" / "demo.json"
+    call("eval_fid.py", str(samples), "extractor=digits", "reference=digits/train",
+         f"output={result}")  # fmt: skip
     shutil.copy(samples / "grid.png", run_dir / "grid.png")
-    return scores(samples)
+    return scores(result)
 
 
 def call(*command: str) -> None:
@@ -79,15 +82,10 @@ def call(*command: str) -> None:
         raise UserError(f"{command[0]} ended with status {finished.returncode}")
 
 
-def scores(samples: Path) -> dict[str, float]:
-    """What eval_fid.py found for a sample folder."""
-    found = json.loads((samples / "results" / "digits.json").read_text())
-    return {key: found[key] for key in ("class_accuracy", "frechet_digits")}
-
-
-def held_out_accuracy() -> float:
-    stated = json.loads(Path("assets/digits_classifier/classifier.json").read_text())
-    return float(stated["held_out_accuracy"])
+def scores(result: Path) -> dict[str, float]:
+    """What eval_fid.py found."""
+    found = json.loads(result.read_text())["scores"]
+    return {score["quantity"]: score["value"] for score in found}
 
 
 def table(results: dict[str, Any]) -> str:
