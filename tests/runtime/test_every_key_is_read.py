@@ -97,7 +97,7 @@ def test_the_programs_have_settings() -> None:
     assert {"TrainConfig", "SampleConfig", "VCAConfig", "DiffusionConfig", "FlowConfig"} <= names
 
 
-@pytest.mark.parametrize("schema", sorted(schemas(), key=lambda s: s.__name__))
+@pytest.mark.parametrize("schema", sorted(schemas(), key=str))
 def test_every_key_is_read_somewhere(schema: type) -> None:
     unread = unread_keys(schema, sources_beside(schema))
     # A layer's own section is looked up by the layer's name.
