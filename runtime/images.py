@@ -106,7 +106,7 @@ def save_png(image: UInt8[np.ndarray, "height width 3"], path: Path) -> None:
 
 
 def save_npz(
-    batches: Iterable[UInt8[np.ndarray, "batch height width 3"]],
+    batches: Iterable[UInt8[np.ndarray, "_ height width 3"]],
     path: Path,
     shape: tuple[int, int, int, int],
 ) -> None:

@@ -1,0 +1,86 @@
+"""Look at a latent data set, and prove it.
+
+python -m tools.latents describe DIR     prints the passport
+python -m tools.latents verify DIR       reads every byte: hashes, counts, labels, statistics
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from tqdm import tqdm
+
+from runtime.errors import UserError, run, unknown
+from runtime.latent_writer import completed
+from runtime.latents import LatentDataset
+from runtime.passport import Passport, Shard
+from runtime.shards import ShardMeasure, is_proven, measure_shard
+
+
+def main(arguments: list[str]) -> None:
+    if arguments in (["--help"], ["-h"]):
+        print(__doc__)
+        return
+    if len(arguments) != 2:
+        raise UserError("write: python -m tools.latents describe|verify DIR")
+    verb, folder = arguments
+    if verb not in VERBS:
+        raise unknown("verb", verb, VERBS)
+    VERBS[verb](Path(folder))
+
+
+def describe(folder: Path) -> None:
+    passport = LatentDataset(folder).passport
+    print(passport)
+    counts = passport.label_histogram
+    print(f"{len(passport.shards)} shards; {min(counts)} to {max(counts)} images per class")
+
+
+def verify(folder: Path) -> None:
+    """Prints every problem; raises UserError if there is one."""
+    passport = LatentDataset(folder).passport
+    measures: list[ShardMeasure] = []
+    problems: list[str] = []
+    for shard in tqdm(passport.shards, unit="shard"):
+        try:
+            measures.append(checked(folder, passport, shard))
+        except UserError as error:
+            problems.append(str(error))
+    if not problems:
+        problems = wrong_statistics(passport, completed(passport, measures))
+    for problem in problems:
+        print(problem)
+    if problems:
+        raise UserError(f"{folder} is damaged: {problems[0]}")
+    print(f"{folder}: {passport.num_images:,} images in {len(passport.shards)} shards, all sound")
+
+
+def checked(folder: Path, passport: Passport, shard: Shard) -> ShardMeasure:
+    """The measure of a shard that is what the manifest says."""
+    path = folder / shard.file
+    measure = measure_shard(path, passport)
+    if measure.sha256 != shard.sha256:
+        raise UserError(f"{path} is not the file that the manifest names: its SHA-256 differs")
+    if not is_proven(path, passport):
+        raise UserError(f"{path} was not made as the manifest says (another autoencoder or size)")
+    return measure
+
+
+def wrong_statistics(passport: Passport, measured: Passport) -> list[str]:
+    return [
+        f"{name} is {found:.6g}, but the manifest says {stated:.6g}"
+        for name, stated, found in (
+            ("mean", passport.mean, measured.mean),
+            ("std", passport.std, measured.std),
+        )
+        if stated is None
+        or found is None
+        or not math.isclose(stated, found, rel_tol=1e-5, abs_tol=1e-5)
+    ]
+
+
+VERBS: dict[str, Callable[[Path], None]] = {"describe": describe, "verify": verify}
+
+
+if __name__ == "__main__":
+    run(main)
