@@ -165,6 +165,7 @@ def test_large_16_bit_activations_stay_finite(dtype: torch.dtype) -> None:
 def test_costs_are_those_of_the_paper_table() -> None:
     layer = AgentAttention(AgentConfig(), AttentionSite(384, 6, (16, 16), 0))
     assert layer.macs(256).total == 177_045_504
+    assert layer.macs(258, prefix=2).convolution == layer.macs(256).convolution
     assert sum(p.numel() for p in layer.biases.parameters()) == 6 * 64 * (98 + 2 * 32)
 
 

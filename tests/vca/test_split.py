@@ -93,6 +93,7 @@ def test_costs_are_those_of_the_table() -> None:
     macs = layer.macs(256)
     assert macs.total == 176_160_768
     assert macs.fused_core == 6 * 64 * 256 * 384
+    assert _layer(value_conv=True).macs(26, prefix=2).convolution == 9 * 24 * 24
     added = sum(p.numel() for p in layer.parameters()) - (4 * 384**2 + 4 * 384)
     assert added == 8 * 64 + 4 * 64
 
