@@ -69,6 +69,7 @@ class DifferentialAttention(nn.Module):
         return self.proj(self.heads(self.q_norm(q), self.k_norm(k), v))
 
     def macs(self, num_tokens: int, prefix: int = 0) -> AttentionMacs:
+        """Not counted: products with the zeros that make queries as wide as values."""
         dim = self.site.dim
         products = num_tokens * num_tokens * dim
         return AttentionMacs(

@@ -117,6 +117,7 @@ class SplitContrastAttention(nn.Module):
         return self.proj(read)
 
     def macs(self, num_tokens: int, prefix: int = 0) -> AttentionMacs:
+        """Not counted: products with the zeros that make queries as wide as values."""
         dim = self.site.dim
         products = self.contrast_tokens.num_tokens * num_tokens * dim
         conv = 0 if self.value_conv is None else self.value_conv.macs(num_tokens - prefix)
