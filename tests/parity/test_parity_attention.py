@@ -217,8 +217,11 @@ def test_float64(golden: Golden, case: Case) -> None:
 def test_float32(golden: Golden, case: Case) -> None:
     layer, inputs, arrays = load(golden, case, torch.float32)
     out = KINDS[case["kind"]].results(layer, inputs, case)["out"]
-    large_logits = case.get("x_scale", 1) >= 10
-    assert norm_error(out, arrays["res/out"]) < (1e-4 if large_logits else 1e-5)
+    assert norm_error(out, arrays["res/out"]) < (1e-4 if has_large_logits(case) else 1e-5)
+
+
+def has_large_logits(case: Case) -> bool:
+    return case.get("x_scale", 1) >= 10
 
 
 def test_slopes(golden: Golden, graded: Case) -> None:
@@ -227,7 +230,11 @@ def test_slopes(golden: Golden, graded: Case) -> None:
     for value in inputs.values():
         value.requires_grad_()
     out = kind.results(layer, inputs, graded)["out"]
-    (out * torch.from_numpy(arrays["cotangent"])).sum().backward()
+    terms = out * torch.from_numpy(arrays["cotangent"])
+    terms.sum().backward()
+    # The stored slopes are central differences of this sum, and share its rounding.
+    rounding = 1e-9 * terms.abs().sum().item()
+    tolerance = 1e-4 if has_large_logits(graded) else 1e-6  # sharp softmaxes curve
     parameters = dict(layer.named_parameters())
     for key in (key for key in arrays if key.startswith("slope/")):
         name = key.removeprefix("slope/")
@@ -237,7 +244,7 @@ def test_slopes(golden: Golden, graded: Case) -> None:
         slope = (ours.grad.numpy().reshape(direction.shape) * direction).sum()
         # A slope may be near zero by chance; the gradient's length is what it scales with.
         scale = max(abs(arrays[key]), ours.grad.norm().item())
-        assert abs(slope - arrays[key]) < 1e-6 * scale, name
+        assert abs(slope - arrays[key]) < tolerance * scale + rounding, name
 
 
 def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
