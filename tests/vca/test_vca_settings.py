@@ -105,9 +105,11 @@ def test_weights_of_softmax_attention_fit() -> None:
         ({"variant": "publised"}, "unknown variant 'publised'; there are: released, paper"),
         ({"positive_source": "both"}, "unknown positive_source 'both'; there are: pool, emb"),
         ({"negative_source": "none"}, "unknown negative_source 'none'"),
+        ({"pooled_grid": (0, 4)}, "pooled_grid = 0 has to be at least 1"),
+        ({"eps": 0.0}, "eps = 0.0 has to be above 0"),
     ],
 )
-def test_unknown_choices_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         VCAConfig(**settings)
 
