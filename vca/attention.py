@@ -20,7 +20,6 @@ from backbone.norms import query_key_norm
 from backbone.pooling import choose_pooled_grid
 from backbone.site import AttentionSite, Grid
 from backbone.tokens import DepthwiseConv, merge_heads, resolve_grid, split_heads
-from process.settings import check_fields
 from vca.contrast_tokens import SOURCES, ContrastTokens
 from vca.difference import NormedDifference
 from vca.maps import ContrastMaps, gather_maps, spread_maps
@@ -90,7 +89,13 @@ class VCAConfig:
     )
 
     def __post_init__(self) -> None:
-        check_fields(self)
+        for name, value, choices in (
+            ("variant", self.variant, VARIANTS),
+            ("positive_source", self.positive_source, SOURCES),
+            ("negative_source", self.negative_source, SOURCES),
+        ):
+            if value not in choices:
+                raise ValueError(f"unknown {name} {value!r}; there are: {', '.join(choices)}")
 
     @property
     def is_joint(self) -> bool:
