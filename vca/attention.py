@@ -4,8 +4,8 @@ Stage I: a positive and a negative bank of contrast tokens, pooled from the quer
 tokens; the negative reading, weighted by lambda, is subtracted. Stage II: every token reads the
 contrast tokens in the same way. The cost is linear in the number of tokens.
 
-Source: arXiv 2511.00833 (NeurIPS 2025). Its t+ and t- are ``positive`` and ``negative`` here, its
-n is ``num_contrast_tokens``.
+Source: arXiv 2511.00833 (NeurIPS 2025). Its t+ and t- are the positive and the negative bank here,
+its n is ``contrast_tokens.num_tokens``.
 """
 
 from dataclasses import dataclass, field
@@ -111,10 +111,17 @@ class VCAConfig:
 
 
 class VisualContrastAttention(nn.Module):
-    """The layer. Parameters that its settings never read do not exist.
+    """Per head, with t+ = pool(q) + e+ and t- = pool(q) + e-,
 
-    ``qkv`` and ``proj`` have the names and shapes of softmax attention. A stage without
-    difference is plain softmax attention with the positive bank, without norm and factor.
+        stage I    values = (1 - lambda_init) RMSNorm1((A+ - lambda1 A-) v),    A = softmax(t k^T)
+        stage II   read = (1 - lambda_init) RMSNorm2((B+ - lambda2 B-) values), B = softmax(q t^T)
+        output     proj(read + conv(v)),
+
+    scores scaled by d^-1/2. ``joint`` takes one softmax over B+ and B- together. A stage without
+    difference is softmax attention with the positive bank: no lambda, no norm, no factor.
+
+    ``qkv`` and ``proj`` have the names and shapes of softmax attention. Parameters that the
+    settings never read do not exist.
     """
 
     def __init__(self, config: VCAConfig, site: AttentionSite) -> None:
