@@ -4,7 +4,8 @@
     accelerate launch --num_processes 8 encode_latents.py CONFIG.yaml key=value ...
 
 The data set depends on the images, the autoencoder and the image size: not on a model, nor on the
-number of processes. Started again, it verifies and keeps the shards that are finished.
+number of processes. Started again, it verifies and keeps the shards that are finished. On a CPU,
+a process computes in one thread: launch as many processes as there are cores.
 """
 
 import time

@@ -142,8 +142,7 @@ def encode_shards(
     ``progress`` is told of each number of images done. Raises UserError with the name of an image
     that cannot be encoded.
     """
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False
+    _make_repeatable(encoder.device)
     batches = {number: _batches(ids, config.batch_size) for number, ids in cuts.items()}
     decoded = iter(
         _decoding_loader(config, source, [ids for part in batches.values() for ids in part])
@@ -160,6 +159,15 @@ def encode_shards(
         values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         labels = torch.from_numpy(source.labels[ids.start : ids.stop])
         yield EncodedShard(number, values, labels, torch.arange(ids.start, ids.stop))
+
+
+def _make_repeatable(device: torch.device) -> None:
+    """The same latents to the last bit, however many processes share the work."""
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+    if device.type == "cpu":
+        # Sums of several threads depend on their number, which depends on the launcher.
+        torch.set_num_threads(1)
 
 
 def _batches(ids: range, size: int) -> list[range]:
