@@ -43,7 +43,7 @@ def main() -> None:
         "held_out": f"digits/held_out, {len(held_out[1])} images",
         "held_out_accuracy": accuracy,
     }
-    write_json(BUNDLED / "about.json", about)
+    write_json(BUNDLED / "classifier.json", about)
     print(f"held-out accuracy {accuracy:.4f}; stored in {BUNDLED}")
 
 

@@ -95,4 +95,4 @@ class DigitsExtractor:
 
 def held_out_accuracy(folder: Path = BUNDLED) -> float:
     """Of the bundled classifier on the digits that it has not seen, as its training measured it."""
-    return json.loads((folder / "about.json").read_text())["held_out_accuracy"]
+    return json.loads((folder / "classifier.json").read_text())["held_out_accuracy"]

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 from accelerate import Accelerator
 
 from runtime.digits_classifier import DigitsExtractor
@@ -24,7 +23,7 @@ def evaluate(config: EvalConfig, path: Path, accelerator: Accelerator) -> Result
     What can be wrong with the weights, the samples and the reference is found before the first
     pass over the images.
     """
-    extractor = build_extractor(config, accelerator.device)
+    extractor = build_extractor(config, accelerator)
     samples = open_samples(path)
     size = config.reference_image_size or _common_size(samples)
     reference = open_reference(config.reference, extractor, size)
@@ -52,11 +51,12 @@ def evaluate(config: EvalConfig, path: Path, accelerator: Accelerator) -> Result
     )
 
 
-def build_extractor(config: EvalConfig, device: torch.device) -> FeatureExtractor:
+def build_extractor(config: EvalConfig, accelerator: Accelerator) -> FeatureExtractor:
     if config.extractor == "digits":
-        return DigitsExtractor(device)
-    weights = find_weights(config.inception_weights)
-    return InceptionExtractor(weights, device, config.inception_sha256)
+        return DigitsExtractor(accelerator.device)
+    with accelerator.main_process_first():  # one process downloads what is missing
+        weights = find_weights(config.inception_weights)
+    return InceptionExtractor(weights, accelerator.device, config.inception_sha256)
 
 
 def chosen_metrics(names: tuple[str, ...] | None, extractor: FeatureExtractor) -> dict[str, Metric]:

@@ -9,10 +9,11 @@ from itertools import groupby
 import numpy as np
 import torch
 from accelerate import Accelerator
-from jaxtyping import Shaped, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from torch import Tensor
 from tqdm import tqdm
 
+from runtime.errors import UserError
 from runtime.features import FeatureExtractor, FeatureSet, Wanted
 from runtime.image_sets import ImageSet
 from runtime.moments import Moments
@@ -42,35 +43,51 @@ def extract(
     Each process reads one range of images; none is read twice or padded.
     """
     share = share_of(len(images), accelerator.process_index, accelerator.num_processes)
-    taps = sorted(wanted.gaussians | wanted.rows)
-    rows = {tap: torch.empty(len(share), extractor.dims[tap]) for tap in taps}
-    digests = torch.empty(len(share), hashlib.sha256().digest_size, dtype=torch.uint8)
-    sizes = torch.empty(len(share), 2, dtype=torch.int64)
-    done = 0
-    with tqdm(
-        total=len(share), desc=title, unit="image", disable=not accelerator.is_main_process
-    ) as bar:
+    seen = _Seen(len(share), {tap: extractor.dims[tap] for tap in wanted.gaussians | wanted.rows})
+    is_quiet = not accelerator.is_main_process
+    with tqdm(total=len(share), desc=title, unit="image", disable=is_quiet) as bar:
         for batch in _batches(images, share, batch_size):
-            features = extractor.features(batch)
-            for tap in taps:
-                rows[tap][done : done + len(batch)] = features[tap]
-            for image in batch.numpy():
-                digests[done] = torch.frombuffer(bytearray(_digest(image)), dtype=torch.uint8)
-                sizes[done] = torch.tensor(image.shape[:2])
-                done += 1
+            seen.add(batch, extractor.features(batch))
             bar.update(len(batch))
-    moments = {tap: merged(accelerator, Moments.of(rows[tap])) for tap in sorted(wanted.gaussians)}
-    everyone = {tap: gather_rows(accelerator, rows[tap]) for tap in sorted(wanted.rows)}
+    try:
+        gaussians = {
+            tap: merged(accelerator, Moments.of(seen.rows[tap])).gaussian()
+            for tap in sorted(wanted.gaussians)
+        }
+    except ValueError as error:
+        raise UserError(f"{title}: {error}") from error
+    rows = {tap: gather_rows(accelerator, seen.rows[tap]) for tap in sorted(wanted.rows)}
+    labels = None if images.labels is None else torch.from_numpy(np.array(images.labels))
+    sizes = gather_rows(accelerator, seen.sizes).unique(dim=0).tolist()
     return Extraction(
-        FeatureSet(
-            {tap: m.gaussian() for tap, m in moments.items()},
-            everyone,
-            None if images.labels is None else torch.from_numpy(np.array(images.labels)),
-        ),
+        FeatureSet(gaussians, rows, labels),
         len(images),
-        sorted(map(tuple, gather_rows(accelerator, sizes).unique(dim=0).tolist())),
-        _digest_of_set(gather_rows(accelerator, digests)),
+        [(height, width) for height, width in sizes],
+        _digest_of_set(gather_rows(accelerator, seen.digests)),
     )
+
+
+class _Seen:
+    """One process's share of the images, as far as the network has seen it."""
+
+    def __init__(self, num_images: int, dims: dict[str, int]) -> None:
+        self.count = 0
+        self.rows = {tap: torch.empty(num_images, dim) for tap, dim in dims.items()}
+        self.sizes = torch.empty(num_images, 2, dtype=torch.int64)
+        self.digests = torch.empty(num_images, hashlib.sha256().digest_size, dtype=torch.uint8)
+
+    def add(
+        self,
+        images: UInt8[Tensor, "batch height width 3"],
+        features: dict[str, Float[Tensor, "batch _"]],
+    ) -> None:
+        new = slice(self.count, self.count + len(images))
+        for tap, rows in self.rows.items():
+            rows[new] = features[tap]
+        self.sizes[new] = torch.tensor(images.shape[1:3])
+        digests = [bytearray(_digest(image)) for image in images.numpy()]
+        self.digests[new] = torch.stack([torch.frombuffer(d, dtype=torch.uint8) for d in digests])
+        self.count += len(images)
 
 
 def share_of(num_images: int, process_index: int, num_processes: int) -> range:

@@ -109,7 +109,7 @@ class ClassAccuracy:
             raise ValueError("the samples come without labels")
         found = sample.rows["digits_logits"].argmax(dim=1)
         accuracy = (found == sample.labels).double().mean().item()
-        return [Score("class-accuracy", accuracy, len(found), None, "by the digits classifier")]
+        return [Score("class_accuracy", accuracy, len(found), None, "by the digits classifier")]
 
 
 METRICS: dict[str, Metric] = {
@@ -118,6 +118,6 @@ METRICS: dict[str, Metric] = {
     "inception_score": InceptionScore(),
     "precision_recall": PrecisionRecall(),
     "kid": KernelDistance(),
-    "frechet_digits": FrechetDistance("Frechet-digits", "digits"),
+    "frechet_digits": FrechetDistance("frechet_digits", "digits"),
     "class_accuracy": ClassAccuracy(),
 }

@@ -47,7 +47,7 @@ class Reference:
         """
         missing = Wanted(
             frozenset() if self.stored.gaussians else wanted.gaussians,
-            wanted.rows - self.stored.rows.keys(),
+            wanted.rows.difference(self.stored.rows),
         )
         if self.images is None or not (missing.gaussians or missing.rows):
             return self
@@ -124,11 +124,11 @@ def _read_gaussians(
         if mean_key not in keys and covariance_key not in keys:
             continue
         mean, covariance = read_array(path, mean_key), read_array(path, covariance_key)
-        expected = extractor.dims.get(tap)
-        if mean.shape != (expected,):
+        dim = extractor.dims.get(tap)
+        if mean.shape != (dim,) or covariance.shape != (dim, dim):
             raise UserError(
-                f"{path}: {mean_key} has shape {mean.shape}; {extractor.name} gives "
-                f"{f'{expected} {tap} features' if expected else f'no {tap} features'}"
+                f"{path}: {mean_key} and {covariance_key} have the shapes {mean.shape} and "
+                f"{covariance.shape}; {extractor.name} gives {dim or 'no'} {tap} features"
             )
         try:
             gaussians[tap] = Gaussian(_float64(mean), _float64(covariance), num_images)
