@@ -1,0 +1,94 @@
+"""encode_latents.py gives the same bytes in one process, in two, and after a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Program
+
+COMMAND = (
+    "encode_latents.py",
+    "configs/demo/encode.yaml",
+    "mirrored_copies=true",
+    "shard_size=100",
+)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def expected(program: Program, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("one") / "latents"
+    finished = program(*COMMAND, f"latents_dir={folder}")
+    assert "1,797 of 1,797 images encoded now" in finished.stdout
+    return content(folder)
+
+
+def test_the_manifest_counts_every_image(expected: dict[str, bytes]) -> None:
+    manifest = json.loads(expected["manifest.json"])
+    assert manifest["num_images"] == sum(shard["count"] for shard in manifest["shards"]) == 1797
+    assert set(expected) == {"manifest.json", *(shard["file"] for shard in manifest["shards"])}
+    assert 0.5 < manifest["std"] < 2
+
+
+def test_two_processes_write_the_same_bytes(
+    program: Program, tmp_path: Path, expected: dict[str, bytes]
+) -> None:
+    program(*COMMAND, f"latents_dir={tmp_path / 'latents'}", processes=2)
+    assert content(tmp_path / "latents") == expected
+
+
+def test_killed_and_started_again_it_writes_the_same_bytes(
+    program: Program, tmp_path: Path, expected: dict[str, bytes]
+) -> None:
+    folder = tmp_path / "latents"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    running = subprocess.Popen(
+        [sys.executable, *COMMAND, f"latents_dir={folder}"],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    third = folder / "shard-00002.safetensors"
+    while not third.exists() and running.poll() is None:
+        time.sleep(0.005)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    assert third.exists() and not (folder / "manifest.json").exists()
+
+    kept = (folder / "shard-00000.safetensors").stat().st_mtime_ns
+    damaged = bytearray((folder / "shard-00001.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (folder / "shard-00001.safetensors").write_bytes(damaged)
+    finished = program(*COMMAND, f"latents_dir={folder}")
+    assert "1,797 of 1,797" not in finished.stdout
+    assert (folder / "shard-00000.safetensors").stat().st_mtime_ns == kept
+    assert content(folder) == expected
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("images=/no/such/folder", "no images at '/no/such/folder'"),
+        ("autoencoder=/no/such/folder", "autoencoder '/no/such/folder': no such folder"),
+        ("image_size=30", "image_size 30 is not a multiple of 4"),
+        ("kind=moment", "moments"),
+        ("batchsize=3", "batch_size"),
+    ],
+)
+def test_mistakes_cost_one_line_and_write_nothing(
+    program: Program, tmp_path: Path, setting: str, message: str
+) -> None:
+    finished = program(*COMMAND, f"latents_dir={tmp_path / 'latents'}", setting, status=2)
+    error = finished.stderr.strip().splitlines()
+    assert error[-1].startswith("error: ") and message in error[-1]
+    assert not list(tmp_path.iterdir())
