@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
         output = Path(config.output) if config.output else default_path(path, result.extractor)
         write_json(output, result.to_json())
         print("\n".join([*result.lines(), f"stored in {output}"]))
-    accelerator.wait_for_everyone()
+    accelerator.end_training()
 
 
 if __name__ == "__main__":

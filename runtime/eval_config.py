@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from runtime.factory import METRICS
 from runtime.inception import PUBLISHED_SHA256
-from runtime.metrics import METRICS
 
 
 @dataclass(frozen=True)

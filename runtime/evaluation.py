@@ -8,9 +8,10 @@ from runtime.digits_classifier import DigitsExtractor
 from runtime.errors import UserError
 from runtime.eval_config import EvalConfig
 from runtime.extraction import Extraction, extract
+from runtime.factory import METRICS
 from runtime.features import FeatureExtractor, Wanted
 from runtime.inception import InceptionExtractor, find_weights
-from runtime.metrics import METRICS, Metric, Score
+from runtime.metrics import Metric, Score
 from runtime.references import Reference, open_reference
 from runtime.results import Result
 from runtime.samples import SampleSet, open_samples
@@ -107,6 +108,7 @@ def warnings_about(
             warnings.append(
                 f"{images.num_lossy:,} {kind} images are lossy (JPEG or WebP): distances move"
             )
+    warnings += reference.doubts
     if len(found.sizes) > 1:
         warnings.append(f"the samples have {len(found.sizes)} different sizes")
     if not extractor.is_published:

@@ -14,6 +14,14 @@ from dit.diffusion import DiffusionConfig, DiffusionSamplerConfig, GaussianDiffu
 from dit.model import DiT
 from process.process import Process
 from runtime.errors import unknown
+from runtime.metrics import (
+    ClassAccuracy,
+    FrechetDistance,
+    InceptionScore,
+    KernelDistance,
+    Metric,
+    PrecisionRecall,
+)
 from sit.flow import FlowConfig, FlowSamplerConfig, InterpolantFlow
 from sit.model import SiT
 from vca.attention import VCAConfig, VisualContrastAttention
@@ -75,6 +83,16 @@ MODELS = {  # DiT-XL/2 and so on
     for family in FAMILIES
     for size in SIZES
     for patch_size in (2, 4, 8)
+}
+
+METRICS: dict[str, Metric] = {
+    "fid": FrechetDistance("FID", "pool"),
+    "sfid": FrechetDistance("sFID", "spatial"),
+    "inception_score": InceptionScore(),
+    "precision_recall": PrecisionRecall(),
+    "kid": KernelDistance(),
+    "frechet_digits": FrechetDistance("frechet_digits", "digits"),
+    "class_accuracy": ClassAccuracy(),
 }
 
 

@@ -110,14 +110,3 @@ class ClassAccuracy:
         found = sample.rows["digits_logits"].argmax(dim=1)
         accuracy = (found == sample.labels).double().mean().item()
         return [Score("class_accuracy", accuracy, len(found), None, "by the digits classifier")]
-
-
-METRICS: dict[str, Metric] = {
-    "fid": FrechetDistance("FID", "pool"),
-    "sfid": FrechetDistance("sFID", "spatial"),
-    "inception_score": InceptionScore(),
-    "precision_recall": PrecisionRecall(),
-    "kid": KernelDistance(),
-    "frechet_digits": FrechetDistance("frechet_digits", "digits"),
-    "class_accuracy": ClassAccuracy(),
-}

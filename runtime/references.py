@@ -25,6 +25,11 @@ from runtime.moments import Gaussian
 
 STATISTICS = {"pool": ("mu", "sigma"), "spatial": ("mu_s", "sigma_s")}  # names in files, by tap
 
+OTHER_RESIZE = (
+    "the reference has no spatial statistics and names no network: if pytorch-fid made it, its "
+    "images were resized by another rule, which moves FID by up to 5 %"
+)
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -36,6 +41,7 @@ class Reference:
     images: ImageSet | None
     rows_from: str
     sha256: str | None  # of the file; None: the images' own, known when they have been read
+    doubts: tuple[str, ...] = ()  # what may make it another kind of reference than it seems
 
     def read(
         self, extractor: FeatureExtractor, wanted: Wanted, batch_size: int, accelerator: Accelerator
@@ -102,6 +108,7 @@ def open_reference(name: str, extractor: FeatureExtractor, image_size: int | Non
         images,
         "arr_0" if images else f"stored rows{made_from}",
         _sha256(path),
+        () if about or set(gaussians) != {"pool"} else (OTHER_RESIZE,),
     )
 
 

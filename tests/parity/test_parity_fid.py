@@ -17,6 +17,7 @@ from accelerate import Accelerator
 from golden import Golden, error, norm_error
 
 from runtime.extraction import extract
+from runtime.factory import METRICS
 from runtime.features import FeatureSet, Wanted
 from runtime.frechet import FrechetTerms, frechet_terms
 from runtime.image_sets import NpzImages
@@ -33,7 +34,6 @@ from runtime.kernel_distance import (
     kernel_distance,
     polynomial_kernel,
 )
-from runtime.metrics import METRICS
 from runtime.moments import Gaussian, Moments
 from runtime.precision_recall import neighbour_radii, precision_recall
 from runtime.references import open_reference

@@ -14,8 +14,8 @@ from runtime import evaluation
 from runtime.errors import UserError
 from runtime.eval_config import EvalConfig
 from runtime.evaluation import evaluate
+from runtime.factory import METRICS
 from runtime.images import save_png
-from runtime.metrics import METRICS
 from runtime.results import Result, default_path
 
 

@@ -69,6 +69,12 @@ def test_float32_statistics_are_accepted(tmp_path: Path) -> None:
     assert reference.stored.gaussians["pool"].covariance.dtype == torch.float64
 
 
+def test_statistics_that_may_be_of_another_resize_are_doubted(tmp_path: Path) -> None:
+    plain = read(tmp_path, mu=MOMENTS["mu"], sigma=MOMENTS["sigma"])
+    assert "another rule" in plain.doubts[0]
+    assert read(tmp_path, **MOMENTS).doubts == ()
+
+
 def test_a_file_of_ours_says_how_many_images_and_from_what(tmp_path: Path) -> None:
     about = {"extractor": "corners", "weights_sha256": "1" * 64, "images": "images of DIR"}
     reference = read(
