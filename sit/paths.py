@@ -136,7 +136,13 @@ class VPPath(Path):
         return torch.sqrt(-torch.expm1(2 * self._log_alpha(t)))
 
     def dsigma(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
-        return -self.alpha(t) * self.dalpha(t) / self.sigma(t)
+        return self.at(t).dsigma
+
+    def at(self, t: Float[Tensor, "*times"]) -> PathPoint:
+        # sigma' is made of the other three, so that all four together cost hardly more than it.
+        alpha, sigma = self.alpha(t), self.sigma(t)
+        dalpha = self.score_coefficient(t) * alpha
+        return PathPoint(alpha, dalpha, sigma, -alpha * dalpha / sigma)
 
     def score_coefficient(self, t: Float[Tensor, "*times"]) -> Float[Tensor, "*times"]:
         # beta / 2, which alpha' / alpha is too; the general form is 0 times infinity at t = 1.

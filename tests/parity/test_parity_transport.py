@@ -116,17 +116,13 @@ def plan_point(arrays: Arrays, names: Names) -> Any:
 
 def check_loss(golden: Golden, arrays: Arrays, names: Names, name: str) -> None:
     """The published velocity loss ignores its weighting; a flow here refuses one."""
+    path, prediction = names["path"].lower(), names["prediction"]
     weighting = (names["weighting"] or "None").lower()
-    config = FlowConfig(
-        path=names["path"].lower(),
-        prediction=names["prediction"],
-        loss_weighting="none" if names["prediction"] == "velocity" else weighting,
-        train_interval=training_interval(
-            PATHS[names["path"].lower()],
-            names["prediction"],
-            margin=golden.settings["tr_loss"]["train_eps"],
-        ),
+    flow = InterpolantFlow(
+        FlowConfig(path, prediction, "none" if prediction == "velocity" else weighting)
     )
+    margin = golden.settings["tr_loss"]["train_eps"]
+    flow.train_interval = training_interval(flow.path, prediction, margin)
     seen: dict[str, Tensor] = {}
 
     def network(x_t: Tensor, t: Tensor, y: Tensor) -> Tensor:
@@ -135,7 +131,7 @@ def check_loss(golden: Golden, arrays: Arrays, names: Names, name: str) -> None:
 
     x, noise, u = (torch.from_numpy(arrays[key]) for key in ("x1", "x0", "u"))
     y = torch.zeros(len(u), dtype=torch.long)
-    seen["loss"] = InterpolantFlow(config).loss(network, x, y, noise, u)
+    seen["loss"] = flow.loss(network, x, y, noise, u)
     assert error(seen[names["what"]], arrays[name]) < F64
 
 
