@@ -37,5 +37,5 @@ class LambdaWeights(nn.Module):
     def forward(self) -> Float[Tensor, ""]:
         dtype = wide_dtype(self.q1)
         q1, k1, q2, k2 = (p.to(dtype) for p in (self.q1, self.k1, self.q2, self.k2))
-        # Products and sums rather than dot(): autocast would round a dot product to 16 bits.
+        # Products and sums, since autocast would round q1 @ k1 to 16 bits.
         return torch.exp((q1 * k1).sum()) - torch.exp((q2 * k2).sum()) + self.start

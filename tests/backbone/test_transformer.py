@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from backbone.block import Block
+from backbone.block import Block, Modulation, modulate
 from backbone.site import AttentionSite, Grid
 from backbone.sizes import SIZES
 from backbone.softmax import SoftmaxAttention, SoftmaxConfig
@@ -168,6 +168,15 @@ def test_predictions_under_autocast_are_float32_and_close(dtype: torch.dtype) ->
         rounded = predict(network)
     assert rounded.dtype == torch.float32
     assert ((rounded - exact).norm() / exact.norm()).item() < 0.02
+
+
+def test_a_small_scale_survives_autocast() -> None:
+    modulation = Modulation(16, 2)
+    nn.init.constant_(modulation[1].bias, 2**-12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        shift, scale = modulation.vectors(torch.randn(1, 16))
+        modulated = modulate(torch.ones(1, 3, 16), 0 * shift, scale)
+    assert torch.equal(modulated, torch.full_like(modulated, 1 + 2**-12))
 
 
 def test_float64_stays_float64() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from backbone.contrast import lambda_init
 from backbone.site import AttentionSite
 from backbone.tokens import split_heads
 from vca.attention import VCAConfig, VisualContrastAttention
@@ -194,3 +195,15 @@ def test_contrast_tokens_stay_the_same_number_on_a_larger_grid() -> None:
     maps = layer.maps(torch.randn(1, 8 * 9, DIM, dtype=torch.float64), (8, 9))
     assert maps.positive.shape[2] == 4
     assert maps.stage2.signed.shape == (1, NUM_HEADS, 72, 4)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_both_stages_return_rows_of_the_same_size(place: Place) -> None:
+    layer = VisualContrastAttention(
+        VCAConfig(pooled_grid=place[1], allow_more_tokens_than_grid=True, affine=False, eps=1e-30),
+        AttentionSite(DIM, NUM_HEADS, place[0], 4),
+    ).double()
+    maps = layer.maps(tokens_at(place), None, place[2])
+    for reading in (maps.values, maps.read):
+        size = reading.square().mean(-1).sqrt()
+        torch.testing.assert_close(size, torch.full_like(size, 1 - lambda_init(4)))

@@ -182,3 +182,41 @@ def test_memory_is_at_most_2_2_times_that_of_softmax_attention(variant: str, sid
     softmax = SoftmaxAttention(SoftmaxConfig(), AttentionSite(128, 2, (side, side), 0))
     ratio = saved_bytes(at_side(side, variant=variant), side**2) / saved_bytes(softmax, side**2)
     assert 1 < ratio < 2.2
+
+
+@pytest.mark.parametrize(
+    ("switches", "core", "fused_core", "conv"),
+    [
+        ({}, 7, 8, 9),
+        ({"variant": "paper"}, 7, 8, 0),
+        ({"stage1_difference": False}, 5, 6, 9),
+        ({"stage2_difference": False}, 6, 6, 9),
+        ({"stage1_difference": False, "stage2_difference": False}, 4, 4, 9),
+    ],
+)
+def test_multiply_accumulates(
+    switches: dict[str, Any], core: int, fused_core: int, conv: int
+) -> None:
+    macs = layer(**switches, pooled_grid=(2, 3)).macs(36 + 2, prefix=2)
+    assert macs.dense == 4 * 38 * 24**2
+    assert macs.core == core * 6 * 38 * 24
+    assert macs.fused_core == fused_core * 6 * 38 * 24
+    assert macs.convolution == conv * 36 * 24
+
+
+def test_readings_of_16_bits_are_subtracted_in_float32() -> None:
+    difference = layer().stage1
+    positive, negative = torch.randn(2, 1, 3, 4, 8).bfloat16()
+    negative = positive + 0.01 * negative  # nearly alike
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = difference(positive, negative)
+    assert rounded.dtype == torch.float32
+    assert torch.equal(rounded, difference(positive.float(), negative.float()))
+
+
+def test_pooled_queries_of_16_bits_meet_embeddings_in_float32() -> None:
+    contrast = layer(embedding_std=0.1).contrast_tokens
+    queries = torch.randn(2, 36, 24).bfloat16()
+    banks = contrast(queries, (6, 6), 0)
+    assert banks.dtype == torch.bfloat16
+    assert torch.equal(banks, contrast(queries.float(), (6, 6), 0).bfloat16())
