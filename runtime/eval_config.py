@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from runtime.extractors import EXTRACTORS
 from runtime.factory import METRICS
 from runtime.inception import PUBLISHED_SHA256
 
@@ -14,7 +15,7 @@ class EvalConfig:
             "images (arr_0), a folder or zip of images, or digits/train"
         }
     )
-    extractor: str = field(default="inception", metadata={"choices": ("inception", "digits")})
+    extractor: str = field(default="inception", metadata={"choices": EXTRACTORS})
     inception_weights: str | None = field(
         default=None,
         metadata={"help": "weights file; null: $INCEPTION_WEIGHTS, torch's cache, or a download"},

@@ -4,13 +4,12 @@ from pathlib import Path
 
 from accelerate import Accelerator
 
-from runtime.digits_classifier import DigitsExtractor
 from runtime.errors import UserError
 from runtime.eval_config import EvalConfig
 from runtime.extraction import Extraction, extract
+from runtime.extractors import build_extractor
 from runtime.factory import METRICS
 from runtime.features import FeatureExtractor, Wanted
-from runtime.inception import InceptionExtractor, find_weights
 from runtime.metrics import Metric, Score
 from runtime.references import Reference, open_reference
 from runtime.results import Result
@@ -24,7 +23,9 @@ def evaluate(config: EvalConfig, path: Path, accelerator: Accelerator) -> Result
     What can be wrong with the weights, the samples and the reference is found before the first
     pass over the images.
     """
-    extractor = build_extractor(config, accelerator)
+    extractor = build_extractor(
+        config.extractor, config.inception_weights, config.inception_sha256, accelerator
+    )
     samples = open_samples(path)
     size = config.reference_image_size or _common_size(samples)
     reference = open_reference(config.reference, extractor, size)
@@ -50,14 +51,6 @@ def evaluate(config: EvalConfig, path: Path, accelerator: Accelerator) -> Result
         warnings=warnings_about(samples, found, reference, extractor),
         versions=versions(),
     )
-
-
-def build_extractor(config: EvalConfig, accelerator: Accelerator) -> FeatureExtractor:
-    if config.extractor == "digits":
-        return DigitsExtractor(accelerator.device)
-    with accelerator.main_process_first():  # one process downloads what is missing
-        weights = find_weights(config.inception_weights)
-    return InceptionExtractor(weights, accelerator.device, config.inception_sha256)
 
 
 def chosen_metrics(names: tuple[str, ...] | None, extractor: FeatureExtractor) -> dict[str, Metric]:

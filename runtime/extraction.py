@@ -16,7 +16,7 @@ from tqdm import tqdm
 from runtime.errors import UserError
 from runtime.features import FeatureExtractor, FeatureSet, Wanted
 from runtime.image_sets import ImageSet
-from runtime.moments import Moments
+from runtime.moments import BlockedMoments, Moments
 
 READERS = 4  # threads that decode images while the network works
 LOOK_AHEAD = 2  # batches
@@ -43,20 +43,20 @@ def extract(
     Each process reads one range of images; none is read twice or padded.
     """
     share = share_of(len(images), accelerator.process_index, accelerator.num_processes)
-    seen = _Seen(len(share), {tap: extractor.dims[tap] for tap in wanted.gaussians | wanted.rows})
+    seen = _Seen(len(share), wanted, extractor.dims)
     is_quiet = not accelerator.is_main_process
-    with tqdm(total=len(share), desc=title, unit="image", disable=is_quiet) as bar:
-        for batch in _batches(images, share, batch_size):
-            seen.add(batch, extractor.features(batch))
-            bar.update(len(batch))
     try:
+        with tqdm(total=len(share), desc=title, unit="image", disable=is_quiet) as bar:
+            for batch in _batches(images, share, batch_size):
+                seen.add(batch, extractor.features(batch))
+                bar.update(len(batch))
         gaussians = {
-            tap: merged(accelerator, Moments.of(seen.rows[tap])).gaussian()
-            for tap in sorted(wanted.gaussians)
+            tap: merged(accelerator, moments.total()).gaussian()
+            for tap, moments in seen.moments.items()
         }
-    except ValueError as error:
+    except ValueError as error:  # a feature that is not finite, or fewer than two images
         raise UserError(f"{title}: {error}") from error
-    rows = {tap: gather_rows(accelerator, seen.rows[tap]) for tap in sorted(wanted.rows)}
+    rows = {tap: gather_rows(accelerator, rows) for tap, rows in seen.rows.items()}
     labels = None if images.labels is None else torch.from_numpy(np.array(images.labels))
     sizes = gather_rows(accelerator, seen.sizes).unique(dim=0).tolist()
     return Extraction(
@@ -70,9 +70,10 @@ def extract(
 class _Seen:
     """One process's share of the images, as far as the network has seen it."""
 
-    def __init__(self, num_images: int, dims: dict[str, int]) -> None:
+    def __init__(self, num_images: int, wanted: Wanted, dims: dict[str, int]) -> None:
         self.count = 0
-        self.rows = {tap: torch.empty(num_images, dim) for tap, dim in dims.items()}
+        self.moments = {tap: BlockedMoments(dims[tap]) for tap in sorted(wanted.gaussians)}
+        self.rows = {tap: torch.empty(num_images, dims[tap]) for tap in sorted(wanted.rows)}
         self.sizes = torch.empty(num_images, 2, dtype=torch.int64)
         self.digests = torch.empty(num_images, hashlib.sha256().digest_size, dtype=torch.uint8)
 
@@ -82,6 +83,8 @@ class _Seen:
         features: dict[str, Float[Tensor, "batch _"]],
     ) -> None:
         new = slice(self.count, self.count + len(images))
+        for tap, moments in self.moments.items():
+            moments.update(features[tap])
         for tap, rows in self.rows.items():
             rows[new] = features[tap]
         self.sizes[new] = torch.tensor(images.shape[1:3])

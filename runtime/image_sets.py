@@ -66,6 +66,22 @@ class NpzImages:
         return np.array(self.images[index])
 
 
+class EvenlySpaced:
+    """``count`` of the images, spread evenly over all of them."""
+
+    def __init__(self, images: ImageSet, count: int) -> None:
+        self.images = images
+        self.indices = [i * len(images) // count for i in range(count)]
+        self.labels: Labels = None if images.labels is None else images.labels[self.indices]
+        self.num_lossy = images.num_lossy
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def read(self, index: int) -> UInt8[np.ndarray, "height width 3"]:
+        return self.images.read(self.indices[index])
+
+
 def open_images(name: str, image_size: int | None = None) -> ImageSet:
     """An ``.npz``, a folder, a zip or ``digits``; ``image_size`` crops all but an ``.npz``."""
     if name.endswith(".npz"):

@@ -86,3 +86,23 @@ class Moments:
             self.scatter + scatter + torch.outer(step, step) * (self.count * count / total)
         )
         self.count = total
+
+
+class BlockedMoments:
+    """Moments of many small batches: collects rows, so that each update is of a whole block."""
+
+    def __init__(self, dim: int) -> None:
+        self.moments = Moments.none(dim)
+        self.waiting: list[Float[Tensor, "rows dim"]] = []
+
+    def update(self, rows: Float[Tensor, "rows dim"]) -> None:
+        self.waiting.append(rows.cpu())
+        if sum(map(len, self.waiting)) >= Moments.ROWS_AT_ONCE:
+            self.total()
+
+    def total(self) -> Moments:
+        """Of all rows so far."""
+        if self.waiting:
+            self.moments.update(torch.cat(self.waiting))
+            self.waiting = []
+        return self.moments

@@ -1,29 +1,22 @@
 """What generated images are compared with: stored statistics, real images, or both.
 
-A file of the ADM evaluator holds mean and covariance over its whole data set (``mu``, ``sigma``;
-``mu_s``, ``sigma_s`` of the spatial features) beside some of the images (``arr_0``). The distances
-use the stored statistics; precision, recall and KID use the images. Files of ``tools.statistics``
-have the same keys, rows of features (``pool``) in place of images, and ``about``, which names the
-network and the rule for the images. Files of pytorch-fid have ``mu`` and ``sigma`` alone.
+A file of the ADM evaluator holds mean and covariance over its whole data set beside some of the
+images (``arr_0``). The distances use the stored statistics; precision, recall and KID use the
+images. Files of ``tools.statistics`` may hold features of every image instead; files of
+pytorch-fid have ``mu`` and ``sigma`` alone.
 """
 
 import hashlib
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-import torch
 from accelerate import Accelerator
-from torch import Tensor
 
 from runtime.errors import UserError
 from runtime.extraction import extract
 from runtime.features import FeatureExtractor, FeatureSet, Wanted
-from runtime.image_sets import ImageSet, NpzImages, keys_of, open_images, read_array
-from runtime.moments import Gaussian
-
-STATISTICS = {"pool": ("mu", "sigma"), "spatial": ("mu_s", "sigma_s")}  # names in files, by tap
+from runtime.image_sets import ImageSet, NpzImages, keys_of, open_images
+from runtime.statistics_file import STATISTICS, read_statistics
 
 OTHER_RESIZE = (
     "the reference has no spatial statistics and names no network: if pytorch-fid made it, its "
@@ -95,68 +88,20 @@ def open_reference(name: str, extractor: FeatureExtractor, image_size: int | Non
     keys = keys_of(path)
     if not {"mu", "sigma", "arr_0"} & set(keys):
         raise UserError(f"{path} has neither mu and sigma nor arr_0; it has: {', '.join(keys)}")
-    about = json.loads(str(read_array(path, "about"))) if "about" in keys else {}
-    _check_network(path, about, extractor)
-    gaussians = _read_gaussians(path, keys, extractor)
+    stored, about = read_statistics(path, keys, extractor)
+    gaussians = stored.gaussians
     images: ImageSet | None = NpzImages(path) if "arr_0" in keys else None
     stored_names = ", ".join(name for tap in gaussians for name in STATISTICS[tap])
     made_from = f", {about['images']}" if about else ""
     return Reference(
         name,
-        FeatureSet(gaussians, _read_rows(path, keys, extractor)),
+        stored,
         f"stored {stored_names}{made_from}" if gaussians else "arr_0",
         images,
         "arr_0" if images else f"stored rows{made_from}",
         _sha256(path),
         () if about or set(gaussians) != {"pool"} else (OTHER_RESIZE,),
     )
-
-
-def _check_network(path: Path, about: dict[str, str], extractor: FeatureExtractor) -> None:
-    """A statistics file that names its network has to name ours."""
-    found = about.get("extractor"), about.get("weights_sha256")
-    if about and found != (extractor.name, extractor.weights_sha256):
-        raise UserError(
-            f"{path} was made by {found[0]} with weights {found[1]}, the samples are scored by "
-            f"{extractor.name} with weights {extractor.weights_sha256}"
-        )
-
-
-def _read_gaussians(
-    path: Path, keys: list[str], extractor: FeatureExtractor
-) -> dict[str, Gaussian]:
-    num_images = int(read_array(path, "num_images")) if "num_images" in keys else None
-    gaussians = {}
-    for tap, (mean_key, covariance_key) in STATISTICS.items():
-        if mean_key not in keys and covariance_key not in keys:
-            continue
-        mean, covariance = read_array(path, mean_key), read_array(path, covariance_key)
-        dim = extractor.dims.get(tap)
-        if mean.shape != (dim,) or covariance.shape != (dim, dim):
-            raise UserError(
-                f"{path}: {mean_key} and {covariance_key} have the shapes {mean.shape} and "
-                f"{covariance.shape}; {extractor.name} gives {dim or 'no'} {tap} features"
-            )
-        try:
-            gaussians[tap] = Gaussian(_float64(mean), _float64(covariance), num_images)
-        except ValueError as error:
-            raise UserError(f"{path}: {mean_key}, {covariance_key}: {error}") from None
-    return gaussians
-
-
-def _read_rows(path: Path, keys: list[str], extractor: FeatureExtractor) -> dict[str, Tensor]:
-    rows = {}
-    for tap, dim in extractor.dims.items():
-        if tap in keys:
-            found = read_array(path, tap)
-            if found.ndim != 2 or found.shape[1] != dim:
-                raise UserError(f"{path}: {tap} has shape {found.shape} instead of (N, {dim})")
-            rows[tap] = torch.from_numpy(np.array(found, dtype=np.float32))
-    return rows
-
-
-def _float64(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.array(array, dtype=np.float64))
 
 
 def _sha256(path: Path) -> str:

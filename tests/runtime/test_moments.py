@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime.moments import Gaussian, Moments
+from runtime.moments import BlockedMoments, Gaussian, Moments
 
 
 def rows(n: int = 500, dim: int = 6, offset: float = 0.0) -> Tensor:
@@ -34,6 +34,17 @@ def test_batches_and_order_do_not_matter(batch_size: int) -> None:
     whole = Moments.of(x).gaussian()
     assert relative(shuffled.gaussian().mean, whole.mean) < 1e-12
     assert relative(shuffled.gaussian().covariance, whole.covariance) < 1e-12
+
+
+def test_blocks_of_small_batches_lose_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Moments, "ROWS_AT_ONCE", 32)
+    x, blocked = rows(), BlockedMoments(6)
+    for batch in x.split(7):
+        blocked.update(batch)
+        assert sum(map(len, blocked.waiting)) < 32
+    found = blocked.total().gaussian()
+    assert found.num_images == 500
+    assert relative(found.covariance, Moments.of(x).gaussian().covariance) < 1e-12
 
 
 def test_moments_of_parts_merge_to_those_of_all() -> None:
