@@ -50,8 +50,10 @@ class DepthwiseConv(nn.Module):
         assert kernel_size % 2 == 1
         self.padding = kernel_size // 2
         bound = 1 / kernel_size
+        # Without the singleton axis that conv2d wants: its gradient would come in other strides,
+        # which data-parallel training copies.
         self.weight = nn.Parameter(
-            torch.empty(dim, 1, kernel_size, kernel_size).uniform_(-bound, bound)
+            torch.empty(dim, kernel_size, kernel_size).uniform_(-bound, bound)
         )
         self.bias = nn.Parameter(torch.empty(dim).uniform_(-bound, bound))
 
@@ -60,7 +62,7 @@ class DepthwiseConv(nn.Module):
     ) -> Float[Tensor, "batch tokens dim"]:
         image = tokens[:, prefix:].transpose(1, 2).unflatten(2, grid)  # batch dim rows columns
         dim = len(self.bias)
-        image = F.conv2d(image, self.weight, self.bias, padding=self.padding, groups=dim)
+        image = F.conv2d(image, self.weight[:, None], self.bias, padding=self.padding, groups=dim)
         grid_tokens = image.flatten(2).transpose(1, 2)
         if prefix == 0:
             return grid_tokens
@@ -83,7 +85,7 @@ class DepthwiseConvOfAll(DepthwiseConv):
     def convolve_prefix(
         self, tokens: Float[Tensor, "batch prefix dim"]
     ) -> Float[Tensor, "batch prefix dim"]:
-        centre = self.weight[:, :, self.padding, self.padding].unsqueeze(-1)  # dim 1 1
+        centre = self.weight[:, None, self.padding, self.padding, None]  # dim 1 1
         # A convolution, so that autocast treats these tokens as it treats the others.
         cells = F.conv1d(tokens.transpose(1, 2), centre, self.bias, groups=len(self.bias))
         return cells.transpose(1, 2)

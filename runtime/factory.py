@@ -10,6 +10,9 @@ from backbone.site import AttentionSite
 from backbone.sizes import SIZES
 from backbone.softmax import SoftmaxAttention, SoftmaxConfig
 from backbone.transformer import DiffusionTransformer
+from baselines.agent import AgentAttention, AgentConfig
+from baselines.differential import DifferentialAttention, DifferentialConfig
+from care.mixer import CARE, CAREConfig
 from dit.diffusion import DiffusionConfig, DiffusionSamplerConfig, GaussianDiffusion
 from dit.model import DiT
 from process.process import Process
@@ -25,6 +28,7 @@ from runtime.metrics import (
 from sit.flow import FlowConfig, FlowSamplerConfig, InterpolantFlow
 from sit.model import SiT
 from vca.attention import VCAConfig, VisualContrastAttention
+from vca.split import SplitContrastAttention, VCASplitConfig
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,10 @@ class ModelEntry:
 ATTENTIONS = {
     "softmax": AttentionEntry(SoftmaxConfig, SoftmaxAttention),
     "vca": AttentionEntry(VCAConfig, VisualContrastAttention),
+    "vca_split": AttentionEntry(VCASplitConfig, SplitContrastAttention),
+    "differential": AttentionEntry(DifferentialConfig, DifferentialAttention),
+    "agent": AttentionEntry(AgentConfig, AgentAttention),
+    "care": AttentionEntry(CAREConfig, CARE),
 }
 
 FAMILIES = {

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate.utils import InitProcessGroupKwargs
 
 from runtime.errors import UserError
 
@@ -43,11 +43,7 @@ def start(precision: str, timeout_minutes: int = 30) -> Accelerator:
     torch.backends.cudnn.allow_tf32 = chosen.tf32
     return Accelerator(
         mixed_precision=chosen.mixed,
-        kwargs_handlers=[
-            # The only buffers are frozen tables, equal everywhere.
-            DistributedDataParallelKwargs(broadcast_buffers=False),
-            InitProcessGroupKwargs(timeout=timedelta(minutes=timeout_minutes)),
-        ],
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(minutes=timeout_minutes))],
     )
 
 

@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 
 from backbone.softmax import SoftmaxConfig
+from baselines.agent import AgentConfig
+from baselines.differential import DifferentialConfig
+from care.mixer import CAREConfig
 from dit.diffusion import DiffusionConfig, DiffusionSamplerConfig
 from process.guidance import GuidanceConfig
 from runtime.config_schema import Sections
@@ -12,6 +15,7 @@ from runtime.factory import ATTENTIONS, MODELS, family_of
 from runtime.launch import PRECISIONS
 from sit.flow import FlowConfig, FlowSamplerConfig
 from vca.attention import VCAConfig
+from vca.split import VCASplitConfig
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,10 @@ class TrainConfig:
     # The parts.
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
     vca: VCAConfig = field(default_factory=VCAConfig)
+    vca_split: VCASplitConfig = field(default_factory=VCASplitConfig)
+    differential: DifferentialConfig = field(default_factory=DifferentialConfig)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    care: CAREConfig = field(default_factory=CAREConfig)
     process: DiffusionConfig | FlowConfig = field(default_factory=DiffusionConfig)
     ema: EmaConfig = field(default_factory=EmaConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

@@ -76,7 +76,7 @@ def test_pooled_grid_larger_than_the_grid_needs_the_flag() -> None:
 def test_convolution_is_that_of_the_image(kernel_size: int) -> None:
     conv = DepthwiseConv(5, kernel_size)
     image = torch.randn(2, 5, 3, 4)
-    expected = F.conv2d(image, conv.weight, conv.bias, padding=kernel_size // 2, groups=5)
+    expected = F.conv2d(image, conv.weight[:, None], conv.bias, padding=kernel_size // 2, groups=5)
     tokens = conv(image.flatten(2).transpose(1, 2), (3, 4), 0)
     torch.testing.assert_close(tokens, expected.flatten(2).transpose(1, 2))
 

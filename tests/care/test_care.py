@@ -56,7 +56,7 @@ def test_mirrored_image_gives_the_mirrored_output(settings: dict[str, object]) -
     expected = _mirrored(_run(layer, tokens, memory, 2), 2)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
-            if "conv" in name and parameter.ndim == 4:
+            if "conv" in name and parameter.ndim == 3:
                 parameter.copy_(parameter.flip(-1))
     out = _run(layer, _mirrored(tokens, 2), _mirrored(memory, 2), 2)
     torch.testing.assert_close(out, expected, rtol=0, atol=1e-12)

@@ -173,10 +173,7 @@ def load(
         for key, value in arrays.items()
         if key.startswith("param/")
     }
-    shapes = {name: value.shape for name, value in layer.state_dict().items()}
-    assert set(state) == set(shapes)
-    # Depthwise kernels lack the axis of length 1 that a grouped convolution has.
-    layer.load_state_dict({name: value.reshape(shapes[name]) for name, value in state.items()})
+    layer.load_state_dict(state)
     inputs = {
         key.removeprefix("in/"): torch.from_numpy(value).to(dtype)
         for key, value in arrays.items()

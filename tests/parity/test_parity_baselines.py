@@ -115,11 +115,9 @@ def _our_name(kind: Kind, name: str) -> str:
 
 
 def _our_layout(name: str, array: np.ndarray) -> Tensor:
-    """The oracle keeps agents last in second-stage biases, and kernels without an axis."""
+    """The oracle keeps agents last in second-stage biases."""
     if name in ("ha_bias", "wa_bias", "ca_bias"):
         array = np.moveaxis(array, -1, 1)
-    if name.endswith(("dw.weight", "dwc.weight", "dw3.weight", "dw7.weight")):
-        array = array[:, None]
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
