@@ -100,16 +100,18 @@ def test_posterior_draws_and_mirrors_differ_between_epochs(latents: Path) -> Non
     for epoch in range(num_epochs):
         for slot, x in enumerate(stream.batch(epoch, range(NUM_IMAGES)).x):
             visits[stream.index(epoch, slot)].append(x)
-    mirrored = 0
+    mirrored, draws = 0, []
     for index, seen in enumerate(visits):
         mean = dataset.scaling.normalise(mean_of(index, dataset.passport))
         closer = [(x - mean).norm() > (x - mean.flip(-1)).norm() for x in seen]
         mirrored += sum(map(bool, closer))
         upright = torch.stack([x.flip(-1) if m else x for x, m in zip(seen, closer, strict=True)])
-        spread = (upright - mean).std()
+        draws.append((upright - mean).flatten(1))
+        spread = draws[-1].std()
         expected = dataset.scaling.factor * torch.tensor(-2.0 / 2).exp()
         torch.testing.assert_close(spread, expected, rtol=0.15, atol=0)
     assert abs(mirrored / (NUM_IMAGES * num_epochs) - 0.5) < 0.1
+    assert torch.pdist(torch.cat(draws)).min() > 0.01  # no draw is used twice
 
 
 def test_least_log_variance_gives_the_mean(make_latents: Any) -> None:
@@ -134,6 +136,7 @@ def test_draws_are_what_they_say(latents: Path) -> None:
     assert batch.x.dtype == batch.noise.dtype == batch.u.dtype == torch.float32
     assert batch.y.dtype == torch.int64 and batch.noise.shape[1:] == LATENT_SHAPE
     assert abs(batch.noise.mean()) < 0.02 and abs(batch.noise.std() - 1) < 0.02
+    assert torch.pdist(batch.noise.flatten(1)).min() > 0.1  # no draw is used twice
     for uniform in (batch.u, batch.u_drop):
         assert uniform.min() >= 0 and uniform.max() < 1
         assert abs(uniform.mean() - 0.5) < 0.03 and abs(uniform.var() - 1 / 12) < 0.01
