@@ -70,11 +70,10 @@ class TrainingStream:
     def batch(self, step: int, slots: range) -> Batch:
         """The images in these slots of a step."""
         images = [self._image(step, slot) for slot in slots]
-        x = torch.stack([x for x, _ in images])
-        shape = self.dataset.passport.latent_shape
-        noise = [normal(self.seed, Purpose.NOISE, step, slot, shape) for slot in slots]
+        latents = torch.stack([latents for latents, _ in images])
+        noise = [self._normal(Purpose.NOISE, step, slot) for slot in slots]
         return Batch(
-            x=x,
+            x=self.dataset.scaling.normalise(latents),
             y=torch.tensor([label for _, label in images]),
             noise=torch.stack(noise),
             u=self._uniforms(Purpose.TIME, step, slots),
@@ -91,10 +90,13 @@ class TrainingStream:
         record = self.dataset.record(self.index(step, slot), mirrored)
         latents = record.values.float()
         if self.dataset.passport.kind == "moments":
-            shape = self.dataset.passport.latent_shape
-            draw = normal(self.seed, Purpose.POSTERIOR, step, slot, shape)
-            latents = posterior_sample(latents, draw)
-        return self.dataset.scaling.normalise(latents), record.label
+            latents = posterior_sample(latents, self._normal(Purpose.POSTERIOR, step, slot))
+        return latents, record.label
+
+    def _normal(
+        self, purpose: Purpose, step: int, slot: int
+    ) -> Float[Tensor, "channels height width"]:
+        return normal(self.seed, purpose, step, slot, self.dataset.passport.latent_shape)
 
     def _uniforms(self, purpose: Purpose, step: int, slots: range) -> Float[Tensor, " batch"]:
         return torch.tensor([uniform(self.seed, purpose, step, slot) for slot in slots])
