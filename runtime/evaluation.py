@@ -108,14 +108,15 @@ def warnings_about(
         warnings.append(
             f"scores by {extractor.name} with these weights compare only with one another"
         )
-    else:
+    if "pool" in extractor.dims:
         warnings += _too_few("generated", found.num_images)
-        if reference.num_images is not None:
-            warnings += _too_few("reference", reference.num_images)
+        warnings += _too_few("reference", reference.num_images)
     return warnings
 
 
-def _too_few(kind: str, num_images: int) -> list[str]:
+def _too_few(kind: str, num_images: int | None) -> list[str]:
+    if num_images is None:
+        return []
     if num_images < 2048:
         return [f"{num_images:,} {kind} images leave the covariance of 2048 features singular"]
     if num_images < 50_000 and kind == "generated":
