@@ -61,6 +61,14 @@ def test_a_common_offset_leaves_the_distance() -> None:
     assert far == pytest.approx(near, rel=1e-7)
 
 
+def test_distance_goes_with_the_square_of_the_scale() -> None:
+    """Small features are no round-off."""
+    x, y = torch.randn(300, 6).double(), torch.randn(200, 6).double() * 1.3
+    unit = distance(Moments.of(x).gaussian(), Moments.of(y).gaussian())
+    small = distance(Moments.of(x * 1e-6).gaussian(), Moments.of(y * 1e-6).gaussian())
+    assert small == pytest.approx(1e-12 * unit, rel=1e-9)
+
+
 def test_fewer_images_than_dimensions() -> None:
     """Singular covariances against the same distance within the space that the images span."""
     x, y = torch.randn(10, 12).double(), torch.randn(8, 12).double() * 1.5
