@@ -30,6 +30,8 @@ PerImage = Float[Tensor, " batch"]
 
 @dataclass(frozen=True)
 class FlowConfig:
+    """What a flow is trained to predict, along which path, and at which times."""
+
     path: str = field(
         default="linear", metadata={"choices": tuple(PATHS), "help": "how data and noise are mixed"}
     )

@@ -45,6 +45,7 @@ class Path(ABC):
         return here.sigma * here.wronskian / here.alpha
 
     def at(self, t: Float[Tensor, "*times"]) -> "PathPoint":
+        """All four functions at once."""
         return PathPoint(self.alpha(t), self.dalpha(t), self.sigma(t), self.dsigma(t))
 
     def usable_interval(

@@ -47,9 +47,7 @@ class FixedStepSampler:
 
     def __init__(self, config: FlowSamplerConfig, path: Path, prediction: str) -> None:
         assert config.num_sampling_steps is not None
-        start, end = config.interval or ode_interval(path, prediction)
-        for t in (start, end):
-            require_finite(path, prediction, ("velocity",), None, t)
+        start, end = _ode_ends(config, path, prediction)
         self.method = ODE_METHODS[config.method]
         self.times = _grid(start, end, config.num_sampling_steps + 1)
 
@@ -64,11 +62,8 @@ class AdaptiveSampler:
 
     def __init__(self, config: FlowSamplerConfig, path: Path, prediction: str) -> None:
         assert config.atol is not None and config.rtol is not None
-        start, end = config.interval or ode_interval(path, prediction)
-        for t in (start, end):
-            require_finite(path, prediction, ("velocity",), None, t)
         self.method = DormandPrince(config.atol, config.rtol)
-        self.interval = start, end
+        self.interval = _ode_ends(config, path, prediction)
 
     def states(
         self, field: FlowField, x_t: Latents, y: Labels, step_noise: StepNoise
@@ -113,6 +108,13 @@ class StochasticSampler:
 
     def _diffusion(self, t: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
         return diffusion_coefficient(self.diffusion_name, self.path, t, self.diffusion_norm)
+
+
+def _ode_ends(config: FlowSamplerConfig, path: Path, prediction: str) -> tuple[float, float]:
+    start, end = config.interval or ode_interval(path, prediction)
+    for t in (start, end):
+        require_finite(path, prediction, ("velocity",), None, t)
+    return start, end
 
 
 def stochastic_times(
