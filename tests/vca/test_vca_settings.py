@@ -219,4 +219,6 @@ def test_pooled_queries_of_16_bits_meet_embeddings_in_float32() -> None:
     queries = torch.randn(2, 36, 24).bfloat16()
     banks = contrast(queries, (6, 6), 0)
     assert banks.dtype == torch.bfloat16
-    assert torch.equal(banks, contrast(queries.float(), (6, 6), 0).bfloat16())
+    pooled = queries.float().unflatten(1, (3, 2, 3, 2)).mean((2, 4)).flatten(1, 2)
+    exact = torch.cat([pooled + contrast.positive, pooled + contrast.negative], dim=1)
+    assert torch.equal(banks, exact.bfloat16())
