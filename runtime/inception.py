@@ -10,6 +10,8 @@ import hashlib
 import io
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -48,16 +50,25 @@ class InceptionExtractor:
         self, images: UInt8[Tensor, "batch height width 3"]
     ) -> dict[str, Float[Tensor, "batch _"]]:
         images = images.to(self.device).permute(0, 3, 1, 2)
-        # TF32 would move a feature by 1e-3 of its size.
-        with (
-            torch.backends.cudnn.flags(allow_tf32=False),
-            torch.autocast(self.device.type, enabled=False),
-        ):
+        with full_precision(self.device):
             pool, logits = self.network(images)
         return {"pool": pool, "spatial": self._spatial, "logits": logits}
 
     def _keep_spatial(self, module: object, arguments: object, output: Tensor) -> None:
         self._spatial = flatten_spatial(output)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Neither TF32, which moves a feature by about 1e-3 of its size, nor autocast."""
+    convolutions, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    allowed = convolutions.allow_tf32, products.allow_tf32
+    convolutions.allow_tf32 = products.allow_tf32 = False
+    try:
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        convolutions.allow_tf32, products.allow_tf32 = allowed
 
 
 def flatten_spatial(

@@ -52,6 +52,14 @@ def test_an_image_does_not_depend_on_its_batch(network: InceptionExtractor) -> N
         assert torch.allclose(together[tap][1:2], alone[tap], rtol=1e-4, atol=1e-5)
 
 
+def test_a_surrounding_precision_does_not_matter(network: InceptionExtractor) -> None:
+    images = torch.randint(0, 256, (1, 32, 32, 3), dtype=torch.uint8)
+    expected, before = network.features(images)["pool"], torch.backends.cudnn.allow_tf32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(network.features(images)["pool"], expected)
+    assert torch.backends.cudnn.allow_tf32 == before
+
+
 def test_other_weights_are_not_published_ones(network: InceptionExtractor) -> None:
     assert not network.is_published
 
