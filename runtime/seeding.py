@@ -9,6 +9,7 @@ CPU generator keeps 32 bits of its seed: among 50,000 hashed seeds two would col
 of one in four.
 """
 
+import threading
 from enum import IntEnum
 
 import numpy as np
@@ -33,7 +34,7 @@ class Purpose(IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, k: int = 0, j: int = 0) -> np.random.Generator:
-    """The generator of one place; 0 <= seed < 2^128."""
+    """A generator of one place; 0 <= seed < 2^128, 0 <= k, j < 2^64."""
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, int(purpose), k, j]))
 
 
@@ -41,14 +42,39 @@ def normal(
     seed: int, purpose: Purpose, k: int, j: int, shape: tuple[int, ...]
 ) -> Float[Tensor, "..."]:
     """Standard normal numbers of one place, float32 on the CPU."""
-    return torch.from_numpy(generator(seed, purpose, k, j).standard_normal(shape, dtype=np.float32))
+    draw = _moved_to(seed, purpose, k, j).standard_normal(shape, dtype=np.float32)
+    return torch.from_numpy(draw)
 
 
 def uniform(seed: int, purpose: Purpose, k: int, j: int) -> float:
     """One number in [0, 1) of one place, with float32's resolution."""
-    return float(generator(seed, purpose, k, j).random(dtype=np.float32))
+    return float(_moved_to(seed, purpose, k, j).random(dtype=np.float32))
 
 
 def permutation(seed: int, epoch: int, num_records: int) -> Int[np.ndarray, " records"]:
     """The order in which an epoch visits the records of a data set."""
     return generator(seed, Purpose.DATA_ORDER, epoch).permutation(num_records)
+
+
+_thread = threading.local()
+
+
+def _moved_to(seed: int, purpose: Purpose, k: int, j: int) -> np.random.Generator:
+    """This thread's generator, moved to a place: numbers as from ``generator``, five times sooner.
+
+    Making a Philox asks the operating system for entropy, whatever its key.
+    """
+    if not hasattr(_thread, "generator"):
+        _thread.generator = np.random.Generator(np.random.Philox(key=0))
+    _thread.generator.bit_generator.state = {
+        "bit_generator": "Philox",
+        "state": {
+            "counter": np.array([0, int(purpose), k, j], dtype=np.uint64),
+            "key": np.array([seed % 2**64, seed >> 64], dtype=np.uint64),
+        },
+        "buffer": np.zeros(4, dtype=np.uint64),
+        "buffer_pos": 4,  # of 4: nothing is left in the buffer
+        "has_uint32": 0,
+        "uinteger": 0,
+    }
+    return _thread.generator

@@ -24,6 +24,18 @@ def test_places_differ_in_seed_purpose_step_and_slot():
     assert len(first) == len(places)
 
 
+def test_draws_are_those_of_a_generator_made_for_the_place():
+    for place in (
+        (0, Purpose.TIME, 0, 0),
+        (2**64 + 5, Purpose.NOISE, 2**40, 3),
+        (7, Purpose.MIRROR, 1, 2),
+    ):
+        expected = generator(*place).standard_normal((3, 5), dtype=np.float32)
+        assert np.array_equal(normal(*place, (3, 5)).numpy(), expected)
+        assert uniform(*place) == generator(*place).random(dtype=np.float32)
+        assert np.array_equal(normal(*place, (3, 5)).numpy(), expected)
+
+
 def test_fifty_thousand_starts_are_distinct_and_standard_normal():
     starts = np.array(
         [generator(0, Purpose.SAMPLING_START, 0, j).standard_normal(4) for j in range(50_000)]
