@@ -66,10 +66,9 @@ def test_precision_and_recall_by_hand() -> None:
 
 def test_equal_points_with_radius_zero_are_covered() -> None:
     """Repeated features, at sizes where the distance of equal rows is not exactly zero."""
-    row = torch.rand(1, 2048) * 30
-    reference = row.expand(6, -1)
-    sample = torch.cat([row, row + 1, row + 2, row + 3])
-    assert precision_recall(sample.clone(), reference.clone())[0] == 0.25
+    rows = torch.rand(50, 2048) * 30
+    assert precision_recall(rows, rows.repeat(4, 1))[0] == 1.0
+    assert precision_recall(rows + 1e-3, rows.repeat(4, 1))[0] == 0.0
 
 
 def test_too_few_points_for_the_neighbours() -> None:
