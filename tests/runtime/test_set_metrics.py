@@ -7,7 +7,7 @@ import torch
 from runtime import precision_recall as pr
 from runtime.inception_score import consecutive_chunks, equal_splits, inception_score, shuffled
 from runtime.kernel_distance import discrepancy, kernel_distance
-from runtime.precision_recall import neighbour_radii, precision_recall
+from runtime.precision_recall import neighbour_radii, precision_recall, squared_distances
 
 # --- Inception score ------------------------------------------------------------------------------
 
@@ -65,8 +65,9 @@ def test_precision_and_recall_by_hand() -> None:
 
 
 def test_equal_points_with_radius_zero_are_covered() -> None:
-    """Repeated features, at sizes where the distance of equal rows is not exactly zero."""
+    """Repeated features, at sizes where the sum of squares and products is not exactly zero."""
     rows = torch.rand(50, 2048) * 30
+    assert squared_distances(rows.double(), rows.double()).diagonal().count_nonzero() == 0
     assert precision_recall(rows, rows.repeat(4, 1))[0] == 1.0
     assert precision_recall(rows + 1e-3, rows.repeat(4, 1))[0] == 0.0
 
