@@ -20,7 +20,7 @@ from runtime.encoding import EncodeConfig, draft_passport, encode_shards, model_
 from runtime.errors import run
 from runtime.latent_writer import LatentWriter
 from runtime.latents import LatentDataset
-from runtime.launch import start
+from runtime.launch import on_main, start
 from runtime.sources import open_source
 
 
@@ -32,8 +32,8 @@ def main(arguments: list[str]) -> None:
         config.autoencoder, config.autoencoder_revision, accelerator.device, model_dtype(config)
     )
     draft = draft_passport(config, source, autoencoder)
-    with accelerator.main_process_first():
-        writer = LatentWriter(Path(config.latents_dir), draft)
+    on_main(accelerator, lambda: LatentWriter(Path(config.latents_dir), draft))
+    writer = LatentWriter(Path(config.latents_dir), draft)
 
     started = time.perf_counter()
     mine = range(accelerator.process_index, len(draft.shards), accelerator.num_processes)

@@ -16,8 +16,8 @@ from runtime import checkpoint as checkpoints
 from runtime.build import build_process
 from runtime.config import read_target
 from runtime.errors import run
-from runtime.images import to_uint8
-from runtime.launch import start
+from runtime.images import refuse_non_finite, to_uint8
+from runtime.launch import on_main, start
 from runtime.sample_config import SampleConfig, defaults_of
 from runtime.sample_folder import SampleFolder
 from runtime.sampling import (
@@ -47,8 +47,8 @@ def main(arguments: list[str]) -> None:
     folder = SampleFolder(
         default_dir(checkpoint, config), settings_of(checkpoint, config, autoencoder.identity)
     )
+    on_main(accelerator, folder.open)
     if accelerator.is_main_process:
-        folder.open()
         for notice in notices + more_notices:
             print(f"notice: {notice}", file=sys.stderr)
         print(f"{config.num_images:,} images, seed {config.seed}, into {folder.path}")
@@ -65,6 +65,7 @@ def main(arguments: list[str]) -> None:
         with accelerator.autocast():
             latents = sampler.latents(indices)
         images = autoencoder.decode(latents, scaling, config.decode_batch_size)
+        refuse_non_finite(images, [f"image {index}" for index in indices])
         for index, image in zip(indices, to_uint8(images, config.rounding), strict=True):
             folder.save(index, image.cpu().numpy())
     accelerator.wait_for_everyone()
@@ -76,6 +77,7 @@ def main(arguments: list[str]) -> None:
         if sampler.num_images:
             print(f"{sampler.evaluations_per_image:g} network evaluations per image")
     accelerator.wait_for_everyone()
+    accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 
 A run depends on its config alone: not on the number of processes, the micro-batch, loader workers
 or interruptions. Started again, it goes on from the newest whole checkpoint of its run folder. On
-SIGTERM, SIGINT or SIGUSR1 it finishes the step, saves and exits with status 3.
+SIGTERM, SIGINT or SIGUSR1 it finishes the step, saves and exits with status 3 (which a launcher
+may turn into its own).
 """
 
 import sys
@@ -50,7 +51,7 @@ def main(arguments: list[str]) -> None:
         pin_memory=accelerator.device.type == "cuda",
     )
     training.open_folder()
-    stop, batches = StopRequest(), iter(loader)
+    stop, stopped, batches = StopRequest(), False, iter(loader)
     with RunLog(training.run_dir, first_step, config, accelerator.is_main_process) as log:
         log.say(training.summary(plan))
         for step in range(first_step + 1, config.num_steps + 1):
@@ -78,7 +79,10 @@ def main(arguments: list[str]) -> None:
                 training.save(step)
             if stopped:
                 log.say(f"stopped by a signal; step {step} is saved")
-                sys.exit(STOPPED)
+                break
+    accelerator.end_training()
+    if stopped:
+        sys.exit(STOPPED)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The samplers of Gaussian diffusion, by name, and their settings."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxtyping import Int
 from torch import Tensor
@@ -63,6 +63,10 @@ class DiffusionSamplerConfig:
         section_steps(self.spacing, self.num_sampling_steps)
         if self.eta is not None and self.method != "ddim":
             raise ValueError(f"eta = {self.eta} has no effect with method {self.method}, only ddim")
+
+    def resolved(self) -> "DiffusionSamplerConfig":
+        """The same settings, with the method's defaults in place of null."""
+        return replace(self, eta=0.0) if self.method == "ddim" and self.eta is None else self
 
 
 def build_sampler(config: DiffusionSamplerConfig, chain: Chain, variance: Variance) -> Sampler:

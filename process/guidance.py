@@ -10,12 +10,13 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from process.denoiser import Denoiser
+from process.settings import check_fields
 
 
 def drop_labels(
     y: Int[Tensor, " batch"], u: Float[Tensor, " batch"], probability: float, null_label: int
 ) -> Int[Tensor, " batch"]:
-    """Labels with those where ``u < probability`` (u uniform in [0, 1)) replaced by the null label."""
+    """The labels, or the null label where ``u``, uniform in [0, 1), is below ``probability``."""
     return torch.where(u < probability, torch.full_like(y, null_label), y)
 
 
@@ -37,6 +38,11 @@ class GuidanceConfig:
             "(DiT: timestep, SiT: t); null guides everywhere"
         },
     )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.interval is not None and self.interval[0] > self.interval[1]:
+            raise ValueError(f"interval = {self.interval} has to be [low, high]")
 
 
 class GuidedDenoiser:

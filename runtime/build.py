@@ -26,7 +26,9 @@ def build_network(config: TrainConfig) -> DiffusionTransformer:
     def attention(site: AttentionSite) -> nn.Module:
         return entry.layer(settings, site)
 
+    _check_variance(config)
     channels, rows, columns = config.latent_shape
+    assert config.learned_variance is not None and config.time_scale is not None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(generator(config.seed, Purpose.INITIALISATION).integers(2**63)))
         try:
@@ -37,8 +39,8 @@ def build_network(config: TrainConfig) -> DiffusionTransformer:
                     patch_size=model.patch_size,
                     num_classes=config.num_classes,
                     label_drop=config.label_drop,
-                    learned_variance=_learned_variance(config),
-                    time_scale=_given(config.time_scale, family.time_scale),
+                    learned_variance=config.learned_variance,
+                    time_scale=config.time_scale,
                     qk_norm=config.qk_norm,
                     gradient_checkpointing=config.gradient_checkpointing,
                     **asdict(SIZES[model.size]),
@@ -49,23 +51,23 @@ def build_network(config: TrainConfig) -> DiffusionTransformer:
             raise UserError(f"{config.model} with attention={config.attention}: {error}") from None
 
 
-def _learned_variance(config: TrainConfig) -> bool:
+def _check_variance(config: TrainConfig) -> None:
     needed = family_of(config.model).learned_variance(config.process)
-    given = bool(_given(config.learned_variance, needed))
-    if isinstance(config.process, DiffusionConfig) and given != needed:
+    if isinstance(config.process, DiffusionConfig) and config.learned_variance != needed:
         raise UserError(
             f"process.variance = {config.process.variance} needs learned_variance="
             f"{str(needed).lower()} (or null)"
         )
-    return given
 
 
 def build_process(config: TrainConfig, sampler: Any = None) -> Process:
     """The process that a network is trained for, with its own sampler or another one."""
     try:
-        return family_of(config.model).process(config.process, _given(sampler, config.sampler))
+        return family_of(config.model).process(
+            config.process, config.sampler if sampler is None else sampler
+        )
     except ValueError as error:
-        raise UserError(f"sampler: {error}") from None
+        raise UserError(f"process or sampler: {error}") from None
 
 
 def describe_network(config: TrainConfig, network: DiffusionTransformer) -> str:
@@ -78,7 +80,3 @@ def describe_network(config: TrainConfig, network: DiffusionTransformer) -> str:
         f"{size.num_heads} heads of width {size.dim // size.num_heads}, "
         f"{rows} x {columns} = {rows * columns} tokens"
     )
-
-
-def _given(value: Any, default: Any) -> Any:
-    return default if value is None else value

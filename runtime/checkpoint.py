@@ -42,6 +42,7 @@ class TrainingState:
     passport: dict[str, Any]  # of the latents: what sample.py needs to know about them
     versions: dict[str, str]
     loss_scaler: dict[str, float] = field(default_factory=dict)  # of fp16
+    format_version: int = 1
     interval: dict[str, float] = field(default_factory=dict)  # the log interval that is under way
 
     def train_config(self) -> TrainConfig:
@@ -141,7 +142,13 @@ def damage(folder: Path) -> str | None:
 
 
 def _read(folder: Path) -> Checkpoint:
-    return Checkpoint(folder, TrainingState(**json.loads((folder / "state.json").read_text())))
+    values = json.loads((folder / "state.json").read_text())
+    if values.get("format_version") != TrainingState.format_version:
+        raise UserError(
+            f"{folder} has format version {values.get('format_version')}, but this program reads "
+            f"{TrainingState.format_version}"
+        )
+    return Checkpoint(folder, TrainingState(**values))
 
 
 def _own_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

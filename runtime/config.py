@@ -41,7 +41,7 @@ def read_config(
     ``--help`` and ``print_config=true`` print and exit. ``sections`` names the dataclass of
     sections that depend on other keys (``process`` depends on ``model``).
     """
-    path, overrides = _split(schema, arguments, "CONFIG.yaml", sections({}))
+    path, overrides = _split(schema, arguments, "CONFIG.yaml", sections)
     tree = merge([load_yaml(path), *overrides])
     config = build(schema, tree, sections(tree))
     _print_if_asked(config, arguments)
@@ -52,15 +52,15 @@ def read_target(
     schema: type[Schema],
     arguments: list[str],
     target: str,
-    defaults: Callable[[Path], tuple[Tree, Sections]] = lambda path: ({}, {}),
+    defaults: Callable[[Path, Tree], tuple[Tree, Sections]] = lambda path, overrides: ({}, {}),
 ) -> tuple[Path, Schema]:
     """The path named first, and settings from ``key=value ...``.
 
-    ``defaults`` gives what the target itself says (a checkpoint knows its sampler), as a tree
-    below the overrides and the dataclasses of its sections.
+    ``defaults`` gives, for a path and the overrides, what the target itself says (a checkpoint
+    knows its sampler): a tree below the overrides, and the dataclasses of its sections.
     """
-    path, overrides = _split(schema, arguments, target, {})
-    tree, sections = defaults(path)
+    path, overrides = _split(schema, arguments, target, lambda tree: {})
+    tree, sections = defaults(path, merge(overrides))
     config = build(schema, merge([tree, *overrides]), sections)
     _print_if_asked(config, arguments)
     return path, config
@@ -77,18 +77,17 @@ def read_options(schema: type[Schema], arguments: list[str]) -> Schema:
 
 
 def _split(
-    schema: type, arguments: list[str], target: str, sections: Sections
+    schema: type, arguments: list[str], target: str, sections: Callable[[Tree], Sections]
 ) -> tuple[Path, list[Tree]]:
     if any(argument in ("--help", "-h") for argument in arguments):
-        print(_help(schema, target, sections))
+        files = [Path(argument) for argument in arguments if argument.endswith(".yaml")]
+        print(_help(schema, target, sections(load_yaml(files[0]) if files else {})))
         sys.exit(0)
     if not arguments or ("=" in arguments[0] and not Path(arguments[0]).exists()):
         raise UserError(f"the first argument has to be {target}, then key=value ...; see --help")
     if arguments[0].startswith("-"):
         raise UserError(f"the first argument has to be {target}, not {arguments[0]!r}; see --help")
-    overrides = [
-        _override(argument) for argument in arguments[1:] if argument != "print_config=true"
-    ]
+    overrides = [_override(argument) for argument in arguments[1:] if not _asks_to_print(argument)]
     return Path(arguments[0]), overrides
 
 
@@ -102,8 +101,12 @@ def _override(argument: str) -> Tree:
     return nested(key, value)
 
 
+def _asks_to_print(argument: str) -> bool:
+    return argument.lower() == "print_config=true"
+
+
 def _print_if_asked(config: Any, arguments: list[str]) -> None:
-    if "print_config=true" in arguments:
+    if any(map(_asks_to_print, arguments)):
         print(to_yaml(config), end="")
         sys.exit(0)
 

@@ -94,15 +94,15 @@ def _parse(node: Any, kind: Any, key: str) -> Any:
         kind = next(option for option in options if option is not type(None))
     if typing.get_origin(kind) is tuple:
         return _parse_tuple(node, kind, key)
-    if isinstance(node, list):
-        raise UserError(f"{key} is one {kind_name(kind)}, not a list")
+    if not isinstance(node, str):
+        raise UserError(f"{key} is one {kind_name(kind)}, not a {type(node).__name__}")
     if kind is str:
         return node
     try:
         if kind is bool:
             return {"true": True, "false": False}[node.lower()]
         number = kind(node)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         raise UserError(f"{key} = {node!r} is not {_article(kind_name(kind))}") from None
     if not math.isfinite(number):
         raise UserError(f"{key} = {node} is not a finite number")
@@ -110,8 +110,11 @@ def _parse(node: Any, kind: Any, key: str) -> Any:
 
 
 def _parse_tuple(node: Any, kind: Any, key: str) -> tuple[Any, ...]:
-    if isinstance(node, str):
-        node = yaml.load(node, Loader=TextLoader) if node.startswith("[") else node
+    if isinstance(node, str) and node.startswith("["):
+        try:
+            node = yaml.load(node, Loader=TextLoader)
+        except yaml.YAMLError:
+            raise UserError(f"{key} = {node!r} is not a list: write {key}=[a,b]") from None
     if not isinstance(node, list):
         raise UserError(f"{key} = {node!r} is not a list: write {key}=[a,b]")
     element_kinds = typing.get_args(kind)

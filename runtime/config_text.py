@@ -17,13 +17,23 @@ Tree = dict[str, Any]  # keys to text, lists of text, or trees
 RENAMED: dict[str, str] = {}
 
 
-def load_yaml(path: Path) -> Tree:
+def load_yaml(path: Path, above: tuple[Path, ...] = ()) -> Tree:
     """The text of a YAML file as a tree, its ``base`` merged below it."""
+    path = path.resolve()
     if not path.is_file():
         raise UserError(f"no config file {str(path)!r}")
-    tree = parse_yaml(path.read_text(), str(path))
+    if path in above:
+        raise UserError(f"{path} is a base of itself")
+    try:
+        tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no text file") from None
     base = tree.pop("base", None)
-    return tree if base is None else merge([load_yaml(path.parent / base), tree])
+    if base is None:
+        return tree
+    if not isinstance(base, str):
+        raise UserError(f"{path}: base has to be the path of one YAML file")
+    return merge([load_yaml(path.parent / base, (*above, path)), tree])
 
 
 def parse_yaml(text: str, name: str = "config") -> Tree:

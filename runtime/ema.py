@@ -10,7 +10,6 @@ trainable parameters only: frozen tables would drift by round-off.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -56,16 +55,6 @@ class Ema:
             average.copy_(weights[name])
         self.num_updates = num_updates
 
-    @contextmanager
-    def applied_to(self, model: nn.Module) -> Iterator[nn.Module]:
-        """``model`` with the averaged weights inside the block, with its own ones after it."""
-        own = {name: parameter.detach().clone() for name, parameter in _trainable(model)}
-        try:
-            _copy_into(model, self.average)
-            yield model
-        finally:
-            _copy_into(model, own)
-
 
 def decay_at(config: EmaConfig, update: int) -> float:
     """The decay of an update, counted from 1."""
@@ -84,12 +73,6 @@ def initial_share(config: EmaConfig, num_updates: int) -> float:
         if share < 1e-6:
             return 0.0
     return share
-
-
-@torch.no_grad()
-def _copy_into(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    for name, parameter in _trainable(model):
-        parameter.copy_(weights[name])
 
 
 def _trainable(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

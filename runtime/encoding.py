@@ -99,6 +99,7 @@ def draft_passport(config: EncodeConfig, source: ImageSource, encoder: Autoencod
         kind=config.kind,
         latent_shape=(encoder.latent_channels, side, side),
         dtype=config.dtype,
+        precision=config.precision,
         mirrored_copies=config.mirrored_copies,
         image_size=config.image_size,
         crop=CROP,

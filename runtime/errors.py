@@ -9,11 +9,17 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
+import torch
+
 from runtime.cpu_processes import start_missing_processes
 
 
 class UserError(Exception):
     """One line that names the thing, the value found and what is allowed."""
+
+
+class ReportedError(UserError):
+    """The same on a process that need not repeat it."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
@@ -29,12 +35,22 @@ def run(main: Callable[[list[str]], None]) -> None:
     start_missing_processes()
     try:
         main(sys.argv[1:])
+    except ReportedError:
+        sys.exit(2)
     except UserError as error:
-        rank = os.environ.get("RANK", "0")
-        prefix = "error" if rank == "0" else f"error (process {rank})"
-        message = " ".join(str(error).split())
-        print(f"{prefix}: {message}", file=sys.stderr)
+        _report(" ".join(str(error).split()))
+        sys.exit(2)
+    except RuntimeError as error:
+        if not (torch.distributed.is_initialized() and "peer" in str(error)):
+            raise
+        _report("another process ended, see its error")
         sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _report(message: str) -> None:
+    rank = os.environ.get("RANK", "0")
+    prefix = "error" if rank == "0" else f"error (process {rank})"
+    print(f"{prefix}: {message}", file=sys.stderr)

@@ -5,6 +5,7 @@ from accelerate import Accelerator
 from runtime.digits_classifier import DigitsExtractor
 from runtime.features import FeatureExtractor
 from runtime.inception import InceptionExtractor, find_weights
+from runtime.launch import on_main
 
 EXTRACTORS = ("inception", "digits")
 
@@ -15,6 +16,6 @@ def build_extractor(
     """All processes have to call it: one of them downloads weights that are missing."""
     if name == "digits":
         return DigitsExtractor(accelerator.device)
-    with accelerator.main_process_first():
-        weights = find_weights(inception_weights)
+    on_main(accelerator, lambda: find_weights(inception_weights))
+    weights = find_weights(inception_weights)
     return InceptionExtractor(weights, accelerator.device, inception_sha256)

@@ -104,8 +104,8 @@ METRICS: dict[str, Metric] = {
 }
 
 
-def family_of(model: str) -> FamilyEntry:
+def family_of(model: Any) -> FamilyEntry:
     """The family of a model's name; a one-line error for a name that is not in ``MODELS``."""
-    if model not in MODELS:
-        raise unknown("model", model, MODELS)
+    if not isinstance(model, str) or model not in MODELS:
+        raise unknown("model", str(model), MODELS)
     return FAMILIES[MODELS[model].family]

@@ -40,9 +40,11 @@ class Interval:
     def state(self) -> dict[str, float]:
         """The sums as plain numbers, for a checkpoint. All processes have to call it."""
         loss_sum = self.accelerator.reduce(self.loss_sum.clone(), reduction="mean")
-        if not torch.isfinite(loss_sum):
+        overflowed = self.accelerator.scaler is None and not torch.isfinite(self.grad_norm)
+        if overflowed or not torch.isfinite(loss_sum):
             raise UserError(
-                f"the loss became {loss_sum.item()}; nothing was saved since the last checkpoint "
+                f"the loss became {loss_sum.item() / max(self.num_steps, 1)}, the gradient's norm "
+                f"{self.grad_norm.item()}; nothing was saved since the last checkpoint "
                 "(try a lower lr, optimizer.max_grad_norm=1 or precision=fp32)"
             )
         return {"loss_sum": loss_sum.item(), "num_steps": self.num_steps}

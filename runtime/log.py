@@ -9,6 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from runtime.run_folder import write_text
 from runtime.training_config import TrainConfig
 
 
@@ -91,4 +92,4 @@ def _drop_after(path: Path, step: int) -> None:
         return
     lines = path.read_text().splitlines(keepends=True)
     kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-    path.write_text("".join(kept))
+    write_text(path, "".join(kept))

@@ -52,6 +52,7 @@ class Passport:
     mean: float | None  # of what a network will see: drawn from the posterior, normalised
     std: float | None
     shards: tuple[Shard, ...]
+    precision: str = "fp32"  # that the autoencoder computed in
     format_version: int = FORMAT_VERSION
 
     @property
@@ -70,6 +71,7 @@ class Passport:
             self.kind,
             self.latent_shape,
             self.dtype,
+            self.precision,
             self.mirrored_copies,
             self.image_size,
             self.crop,

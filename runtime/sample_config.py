@@ -19,7 +19,9 @@ LABEL_RULES = ("balanced", "random")
 @dataclass(frozen=True)
 class SampleConfig:
     num_images: int = field(default=50_000, metadata={"min": 1})
-    seed: int = field(default=0, metadata={"min": 0, "help": "image i depends on (seed, i)"})
+    seed: int = field(
+        default=0, metadata={"min": 0, "max": 2**64 - 1, "help": "image i depends on (seed, i)"}
+    )
     weights: str = field(default="ema", metadata={"choices": ("ema", "raw")})
     labels: str = field(
         default="random",
@@ -66,8 +68,17 @@ class SampleConfig:
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
 
 
-def defaults_of(checkpoint_path: Path) -> tuple[Tree, Sections]:
-    """Sampler and guidance as the checkpoint's own config has them."""
+def defaults_of(checkpoint_path: Path, overrides: Tree) -> tuple[Tree, Sections]:
+    """Sampler and guidance as the checkpoint's own config has them.
+
+    Another sampler than that one starts from its own defaults.
+    """
     config = checkpoints.load(checkpoint_path).state.train_config()
     tree = {"sampler": to_tree(config.sampler), "guidance": to_tree(config.guidance)}
+    sampler = overrides.get("sampler")
+    if (
+        isinstance(sampler, dict)
+        and sampler.get("method", config.sampler.method) != config.sampler.method
+    ):
+        tree["sampler"] = {}
     return tree, {"sampler": family_of(config.model).sampler_config}

@@ -49,7 +49,7 @@ class SampleFolder:
 
     def missing(self, num_images: int) -> list[int]:
         """Indices of the images that are not there yet."""
-        return [index for index in range(num_images) if not self._png(index).exists()]
+        return [index for index in range(num_images) if not _has_content(self._png(index))]
 
     def save(self, index: int, image: UInt8[np.ndarray, "height width 3"]) -> None:
         save_png(image, self._png(index))
@@ -92,3 +92,8 @@ class SampleFolder:
     def _batches(self, num_images: int) -> Iterator[UInt8[np.ndarray, "batch height width 3"]]:
         for start in range(0, num_images, NPZ_BATCH):
             yield self._stack(list(range(start, min(start + NPZ_BATCH, num_images))))
+
+
+def _has_content(path: Path) -> bool:
+    """Files of a machine that lost its power may be empty."""
+    return path.exists() and path.stat().st_size > 0

@@ -1,9 +1,8 @@
 """Images from a checkpoint: image i depends on (seed, i), checkpoint and settings alone."""
 
 import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from process.process import Process
 from runtime.autoencoder import Autoencoder, AutoencoderIdentity, load_autoencoder
 from runtime.build import build_network
 from runtime.checkpoint import Checkpoint
+from runtime.config_schema import to_yaml
 from runtime.ema import initial_share
 from runtime.errors import UserError
 from runtime.sample_config import SampleConfig
@@ -50,6 +50,13 @@ def check(checkpoint: Checkpoint, config: SampleConfig) -> list[str]:
                 f"classes: {label} is no class; the checkpoint has classes 0 to "
                 f"{trained.num_classes - 1}"
             )
+    if config.classes == ():
+        raise UserError("classes = [] leaves no class to draw; null draws all")
+    guided, channels = config.guidance.guided_channels, trained.latent_channels
+    if guided is not None and guided > channels:
+        raise UserError(
+            f"guidance.guided_channels = {guided}, but the latents have {channels} channels"
+        )
     if config.guidance.scale != 1 and trained.label_drop == 0:
         raise UserError(
             f"guidance.scale = {config.guidance.scale}, but the checkpoint was trained with "
@@ -113,11 +120,13 @@ class Sampler:
     @torch.inference_mode()
     def latents(self, indices: list[int]) -> Float[Tensor, "batch channels height width"]:
         """Clean latents, in the units that the network was trained on."""
-        noise = self._noise(Purpose.SAMPLING_START, indices)(0)
+        start = self._noise(Purpose.SAMPLING_START, indices)(0)
+        step_noise = self._noise(Purpose.SAMPLING_STEP, indices)
         self.num_images += len(indices)
-        return self.process.sample(
-            self.denoiser, noise, self.labels(indices), self._noise(Purpose.SAMPLING_STEP, indices)
-        )
+        try:
+            return self.process.sample(self.denoiser, start, self.labels(indices), step_noise)
+        except ValueError as error:  # an adaptive step that cannot meet its tolerance
+            raise UserError(f"images {indices[0]} to {indices[-1]}: {error}") from None
 
     @property
     def evaluations_per_image(self) -> float:
@@ -149,7 +158,7 @@ def settings_of(
         "labels": config.labels,
         "classes": None if config.classes is None else list(config.classes),
         "process": asdict(trained.process),
-        "sampler": asdict(config.sampler),
+        "sampler": asdict(config.sampler.resolved()),
         "guidance": asdict(config.guidance),
         "precision": config.precision,
         "rounding": config.rounding,
@@ -163,10 +172,12 @@ def default_dir(checkpoint: Checkpoint, config: SampleConfig) -> Path:
     """``samples/NAME`` in the run folder, where NAME tells the settings apart."""
     if config.output_dir is not None:
         return Path(config.output_dir)
-    ours = json.dumps([asdict(config.sampler), asdict(config.guidance), config.precision])
-    digest = hashlib.sha256(ours.encode()).hexdigest()[:8]
+    same_place = replace(config, npz=True, batch_size=1, decode_batch_size=1, timeout_minutes=1)
+    digest = hashlib.sha256(to_yaml(same_place).encode()).hexdigest()[:8]
     name = (
         f"{checkpoint.path.name}-{config.weights}-{config.num_images}"
         f"-guidance{config.guidance.scale:g}-seed{config.seed}-{digest}"
     )
-    return checkpoint.path.parent.parent / "samples" / name
+    folder = checkpoint.path.resolve()
+    in_a_run = folder.parent.name == "checkpoints"
+    return (folder.parent.parent if in_a_run else folder.parent) / "samples" / name

@@ -1,11 +1,13 @@
 """The parts of a training run around its loop: batch arithmetic, data checks, saving, resuming."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from jaxtyping import Float
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from backbone.transformer import DiffusionTransformer
 from runtime import checkpoint as checkpoints
 from runtime.batches import measure, spread_warning
 from runtime.build import describe_network
-from runtime.config_schema import to_yaml
+from runtime.config_schema import to_tree, to_yaml
 from runtime.ema import Ema
 from runtime.errors import UserError
 from runtime.interval import Interval
@@ -21,6 +23,13 @@ from runtime.latents import LatentDataset
 from runtime.run_folder import step_dir, write_json, write_text
 from runtime.training_config import TrainConfig
 from runtime.versions import versions
+
+# What may change when a run goes on: where things lie, how they are computed, when it ends.
+FREE_KEYS = {
+    "num_steps", "latents_dir", "output_dir", "resume", "checkpoint_every", "log_every",
+    "micro_batch_size", "num_workers", "precision", "compile", "gradient_checkpointing",
+    "timeout_minutes", "tracker", "sampler", "guidance",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,8 +103,15 @@ class TrainingRun:
     def resume(self) -> int:
         """Takes over the run folder's newest whole checkpoint; returns the steps done so far."""
         found = self._find_checkpoint()
+        steps = gather_object([0 if found is None else found.state.step])
+        if len(set(steps)) > 1:
+            raise UserError(
+                f"the processes see checkpoints of different steps ({min(steps)}, {max(steps)}): "
+                f"output_dir {str(self.run_dir)!r} has to be one folder for all of them"
+            )
         if found is None:
             return 0
+        self._require_same_run(found)
         self.network.load_state_dict(found.weights("raw"))
         self.ema.load(found.weights("ema"), found.state.ema_updates)
         self.optimizer.load_state_dict(found.optimizer())
@@ -122,6 +138,22 @@ class TrainingRun:
         if found is not None and found.state.step > self.config.num_steps:
             raise UserError(f"{str(found.path)!r} is beyond num_steps = {self.config.num_steps}")
         return found
+
+    def _require_same_run(self, found: checkpoints.Checkpoint) -> None:
+        """Another config may continue a run only where that leaves its draws and network alone."""
+        theirs, ours = to_tree(found.state.train_config()), to_tree(self.config)
+        differing = [key for key in ours if key not in FREE_KEYS and ours[key] != theirs[key]]
+        if differing:
+            key = differing[0]
+            raise UserError(
+                f"{str(found.path)!r} is of another run: {key} was {theirs[key]}, is {ours[key]}; "
+                "choose another output_dir"
+            )
+        passport = json.loads(json.dumps(self.dataset.passport.for_sampling()))
+        if passport != found.state.passport:
+            raise UserError(
+                f"{str(found.path)!r} was trained on other latents than {self.config.latents_dir!r}"
+            )
 
     def set_learning_rate(self, step: int) -> None:
         """lr at optimizer step ``step``, counted from 1: a function of the step alone."""

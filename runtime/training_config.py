@@ -96,7 +96,7 @@ class TrainConfig:
         },
     )
     precision: str = field(default="fp32", metadata={"choices": tuple(PRECISIONS)})
-    seed: int = field(default=0, metadata={"min": 0})
+    seed: int = field(default=0, metadata={"min": 0, "max": 2**64 - 1})
     timeout_minutes: int = field(
         default=30, metadata={"min": 1, "help": "how long processes wait for one another"}
     )
@@ -131,6 +131,11 @@ class TrainConfig:
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
 
     def __post_init__(self) -> None:
+        family = family_of(self.model)
+        if self.learned_variance is None:  # so that configs and checkpoints state what is in force
+            object.__setattr__(self, "learned_variance", family.learned_variance(self.process))
+        if self.time_scale is None:
+            object.__setattr__(self, "time_scale", family.time_scale)
         if self.image_size % self.downsampling:
             raise ValueError(
                 f"image_size {self.image_size} is not divisible by downsampling {self.downsampling}"

@@ -48,9 +48,7 @@ def main(arguments: list[str]) -> None:
     write_text(out / "report.md", report(results))
     print("\n" + table(results))
     minutes = (time.perf_counter() - start) / 60
-    print(
-        f"\n{minutes:.1f} minutes; pictures in {out / 'report.md'}, numbers in {out / 'results.json'}"
-    )
+    print(f"\n{minutes:.1f} minutes. Pictures: {out}/report.md, numbers: {out}/results.json")
 
 
 def demonstrate(family: str, out: Path, smoke: bool) -> dict[str, float]:

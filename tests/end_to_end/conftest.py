@@ -1,6 +1,5 @@
 """A tiny data set, and the programs as a user starts them."""
 
-import json
 import os
 import subprocess
 import sys
@@ -10,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from programs import ROOT, Program
 
-ROOT = Path(__file__).parents[2]
 CLASSES = ("ant", "bee", "cat")
 PER_CLASS = 9
-
-Program = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")
@@ -83,9 +80,3 @@ def train_config(latents: Path) -> Callable[[str], Path]:
         return path
 
     return config
-
-
-def losses(run_dir: Path) -> dict[int, float]:
-    """Step to loss, as logged."""
-    entries = map(json.loads, (run_dir / "log.jsonl").read_text().splitlines())
-    return {entry["step"]: entry["loss"] for entry in entries}

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Program
+from programs import ROOT, Program
 
 COMMAND = (
     "encode_latents.py",

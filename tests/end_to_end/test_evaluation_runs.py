@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Program
+from programs import Program
 
 from runtime.images import center_crop, save_npz, save_png
 from runtime.sources import open_source

@@ -100,6 +100,8 @@ def test_the_settings_say_what_the_images_depend_on(trained, tmp_path):
         ("sampler.num_sampling_steps=many", "is not a whole number"),
         ("autoencoder=/nowhere/at/all", "/nowhere/at/all"),
         ("weights=best", "weights = 'best' is not allowed"),
+        ("classes=[]", "leaves no class to draw"),
+        ("guidance.guided_channels=9", "the latents have 3 channels"),
     ],
 )
 def test_a_mistake_costs_one_line_and_writes_nothing(trained, override, message, tmp_path):

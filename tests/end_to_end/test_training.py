@@ -8,9 +8,12 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT, losses
+import torch
+from programs import ROOT, logged, losses
 
 from runtime import checkpoint as checkpoints
+from runtime.errors import UserError
+from train import main as train
 
 FAMILIES = ("DiT", "SiT")
 
@@ -40,8 +43,11 @@ def test_loss_falls(straight):
 @pytest.mark.slow
 def test_two_processes_give_the_same_curve(straight, program, tmp_path):
     _, config, run_dir = straight
-    program("train.py", config, f"output_dir={tmp_path}/two", processes=2)
+    finished = program("train.py", config, f"output_dir={tmp_path}/two", processes=2)
+    assert "2 processes x 4 per micro-batch" in finished.stdout
     assert_same_curve(losses(tmp_path / "two"), losses(run_dir))
+    first, expected = (logged(folder)[0] for folder in (tmp_path / "two", run_dir))
+    assert first["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-6)
 
 
 @pytest.mark.slow
@@ -101,6 +107,37 @@ def test_a_signal_ends_the_step_saves_and_exits_with_status_3(program, train_con
     assert process.wait(timeout=60) == 3
     last_logged = json.loads(log.read_text().splitlines()[-1])["step"]
     assert checkpoints.load(tmp_path / "run").state.step == last_logged
+
+
+def test_the_launcher_with_one_process_is_plain_python(straight, program, tmp_path):
+    _, config, run_dir = straight
+    program("train.py", config, f"output_dir={tmp_path}/one", "num_steps=3", processes=1)
+    expected = losses(run_dir)
+    assert losses(tmp_path / "one") == {step: expected[step] for step in (1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=1", "seed was 0, is 1"),
+        ("attention=softmax", "attention was vca, is softmax"),
+        ("global_batch_size=4", "global_batch_size was 8, is 4"),
+        ("num_steps=20", "is beyond num_steps = 20"),
+        ("resume=never", "holds checkpoints and resume=never"),
+    ],
+)
+def test_a_run_goes_on_as_itself_or_not_at_all(straight, override, message):
+    _, config, run_dir = straight
+    before = (run_dir / "config.yaml").read_text()
+    with pytest.raises(UserError, match=message):
+        train([str(config), f"output_dir={run_dir}", override])
+    assert (run_dir / "config.yaml").read_text() == before
+
+
+def test_a_single_process_starts_no_process_group(straight, tmp_path):
+    _, config, _ = straight
+    train([str(config), f"output_dir={tmp_path}/run", "num_steps=1"])
+    assert not torch.distributed.is_initialized()
 
 
 def test_the_average_is_saved_and_is_not_the_raw_weights(straight):

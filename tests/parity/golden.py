@@ -12,7 +12,7 @@ import torch
 
 
 class Golden:
-    """A golden folder. Tests ask ``has(name)`` before they build their cases, so any selection works."""
+    """A golden folder. What is not in it makes no cases, so that any selection works."""
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)

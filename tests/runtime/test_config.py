@@ -165,7 +165,10 @@ def test_an_old_key_still_loads_with_a_notice(read, monkeypatch, capsys):
 
 def test_a_target_brings_its_own_defaults():
     path, config = read_target(
-        Settings, ["somewhere", "part.scale=3"], "TARGET", lambda path: ({"name": path.name}, {})
+        Settings,
+        ["somewhere", "part.scale=3"],
+        "TARGET",
+        lambda path, overrides: ({"name": path.name}, {}),
     )
     assert path == Path("somewhere")
     assert (config.name, config.part.scale) == ("somewhere", 3.0)

@@ -41,15 +41,6 @@ def test_frozen_tensors_are_not_averaged_but_are_in_the_state():
     assert torch.equal(state["frozen"], module.frozen)
 
 
-def test_an_average_lent_to_the_network_is_given_back():
-    module = network()
-    ema, own = Ema(module, EmaConfig()), module.weight.detach().clone()
-    ema.average["weight"].zero_()
-    with ema.applied_to(module):
-        assert not module.weight.any()
-    assert torch.equal(module.weight, own)
-
-
 def test_loading_continues_the_count_and_misses_nothing_silently():
     module = network()
     ema = Ema(module, EmaConfig())
