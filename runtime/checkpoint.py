@@ -41,9 +41,11 @@ class TrainingState:
     config: str  # YAML text
     passport: dict[str, Any]  # of the latents: what sample.py needs to know about them
     versions: dict[str, str]
-    loss_scaler: dict[str, float] = field(default_factory=dict)  # of fp16
+    loss_scaler: dict[str, float | int] = field(default_factory=dict)  # of fp16
     format_version: int = 1
-    interval: dict[str, float] = field(default_factory=dict)  # the log interval that is under way
+    interval: dict[str, float | int] = field(
+        default_factory=dict
+    )  # the log interval that is under way
 
     def train_config(self) -> TrainConfig:
         tree = parse_yaml(self.config, "the checkpoint's config")

@@ -37,7 +37,7 @@ class Interval:
         self.num_steps += 1
         self.num_steps_here += 1
 
-    def state(self) -> dict[str, float]:
+    def state(self) -> dict[str, float | int]:
         """The sums as plain numbers, for a checkpoint. All processes have to call it."""
         loss_sum = self.accelerator.reduce(self.loss_sum.clone(), reduction="mean")
         overflowed = self.accelerator.scaler is None and not torch.isfinite(self.grad_norm)
@@ -49,7 +49,7 @@ class Interval:
             )
         return {"loss_sum": loss_sum.item(), "num_steps": self.num_steps}
 
-    def load(self, state: dict[str, float]) -> None:
+    def load(self, state: dict[str, float | int]) -> None:
         self.loss_sum += state.get("loss_sum", 0.0)
         self.num_steps = int(state.get("num_steps", 0))
 

@@ -61,7 +61,7 @@ class RunLog:
         if self.is_main:
             self.bar.update()
 
-    def write(self, entry: Mapping[str, float]) -> None:
+    def write(self, entry: Mapping[str, float | int]) -> None:
         """An entry: step, epoch, images, loss, grad_norm, lr, images_per_second and more."""
         if not self.is_main:
             return

@@ -168,7 +168,7 @@ class TrainingRun:
         assert norm is not None
         return norm
 
-    def log_entry(self, step: int) -> dict[str, float]:
+    def log_entry(self, step: int) -> dict[str, float | int]:
         """The numbers of the interval that ends here. All processes have to call it."""
         finished = self.interval.finish()
         images = step * self.config.global_batch_size
@@ -195,7 +195,7 @@ class TrainingRun:
             )
         self.accelerator.wait_for_everyone()
 
-    def _state(self, step: int, interval: dict[str, float]) -> checkpoints.TrainingState:
+    def _state(self, step: int, interval: dict[str, float | int]) -> checkpoints.TrainingState:
         scaler = self.accelerator.scaler
         images = step * self.config.global_batch_size
         return checkpoints.TrainingState(
