@@ -17,11 +17,12 @@ install: $(VENV)/.installed
 demo: install          ## the whole path on bundled data: encode, train, sample, score
 	$(BIN)/python -m tools.demo
 
+# One thread per test process: two processes of two threads each would slow each other tenfold.
 test: install
-	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto $(PYTEST_FLAGS)
 
 quick: install         ## the tests without those of more than half a minute
-	$(BIN)/python -m pytest -m 'not slow' $(PYTEST_FLAGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m 'not slow' $(PYTEST_FLAGS)
 
 fmt: install
 	$(BIN)/ruff format .

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -32,9 +33,21 @@ class SoftmaxAttention(nn.Module):
         self, tokens: Float[Tensor, "batch tokens dim"], grid: Grid | None = None, prefix: int = 0
     ) -> Float[Tensor, "batch tokens dim"]:
         resolve_grid(tokens.shape[1], grid, self.site.grid, prefix)
+        q, k, v = self._project(tokens)
+        return self.proj(merge_heads(F.scaled_dot_product_attention(q, k, v)))
+
+    def maps(
+        self, tokens: Float[Tensor, "batch tokens dim"], grid: Grid | None = None, prefix: int = 0
+    ) -> Float[Tensor, "batch heads tokens tokens"]:
+        """The map that ``forward`` does not keep, to look at."""
+        resolve_grid(tokens.shape[1], grid, self.site.grid, prefix)
+        q, k, _ = self._project(tokens)
+        return torch.softmax(q @ k.mT / self.site.head_dim**0.5, dim=-1)
+
+    def _project(self, tokens: Float[Tensor, "batch tokens dim"]) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = self.qkv(tokens).chunk(3, dim=-1)  # batch tokens dim
         q, k, v = (split_heads(x, self.site.num_heads) for x in (self.q_norm(q), self.k_norm(k), v))
-        return self.proj(merge_heads(F.scaled_dot_product_attention(q, k, v)))
+        return q, k, v  # batch heads tokens head_dim
 
     def macs(self, num_tokens: int, prefix: int = 0) -> AttentionMacs:
         dim = self.site.dim

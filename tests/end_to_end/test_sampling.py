@@ -8,6 +8,7 @@ from PIL import Image
 
 from runtime.errors import UserError
 from sample import main as sample
+from tools.inspect import main as inspect
 
 SAMPLERS = {
     "DiT": {"deterministic": ["sampler.method=ddim"], "stochastic": ["sampler.method=ddpm"]},
@@ -124,3 +125,14 @@ def test_a_folder_with_another_runs_images_is_refused(trained, tmp_path):
     sample([str(run_dir), *settings(tmp_path / "a")])
     with pytest.raises(UserError, match="holds images of another run \\(seed was 5, is 6\\)"):
         sample([str(run_dir), *settings(tmp_path / "a", "seed=6")])
+
+
+def test_maps_of_every_block_and_head_are_drawn(trained, tmp_path):
+    _, run_dir = trained
+    settings = [f"output_dir={tmp_path}/maps", "call=2", "tile_size=16"]
+    inspect([str(run_dir), *settings])
+    for stage in ("stage1", "stage2"):
+        assert Image.open(tmp_path / "maps" / f"{stage}.png").size[1] > 2 * 16
+    with pytest.raises(UserError, match=r"call = 9999, but the sampler made \d+ calls"):
+        inspect([str(run_dir), f"output_dir={tmp_path}/none", "call=9999"])
+    assert not (tmp_path / "none").exists()
