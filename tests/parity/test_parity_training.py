@@ -71,8 +71,8 @@ def _train(golden: Golden, file: str) -> dict[str, list | Tensor]:
         for name, value in terms.items():
             ours[name].append(value.tolist())
     ours |= {"weight_l2": _norms(weights), "probe_after": _probe(network, inputs)}
-    with ema.applied_to(network):
-        ours |= {"ema_l2": _norms(weights), "probe_ema": _probe(network, inputs)}
+    network.load_state_dict(ema.state_dict(network))
+    ours |= {"ema_l2": _norms(weights), "probe_ema": _probe(network, inputs)}
     return ours
 
 

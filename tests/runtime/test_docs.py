@@ -67,7 +67,7 @@ def test_a_command_is_accepted(program: str, arguments: list[str]) -> None:
         tree = {"sampler": to_tree(trained.sampler), "guidance": to_tree(trained.guidance)}
         sampler = {"sampler": type(trained.sampler)}
         read_target(
-            SampleConfig, [arguments[0], *settings], "CHECKPOINT", lambda _: (tree, sampler)
+            SampleConfig, [arguments[0], *settings], "CHECKPOINT", lambda *_: (tree, sampler)
         )
     else:
         assert program == "eval_fid.py"
