@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from runtime.errors import UserError
 from train import main as train
 
 FAMILIES = ("DiT", "SiT")
+CURVES = Path(__file__).with_name("golden_curves.json")  # losses of steps 1 to 20
 
 
 def assert_same_curve(ours, expected, steps=50):
@@ -38,6 +40,15 @@ def test_loss_falls(straight):
     _, _, run_dir = straight
     curve = losses(run_dir)
     assert sum(curve[s] for s in range(46, 51)) < 0.9 * sum(curve[s] for s in range(1, 6))
+
+
+@pytest.mark.slow
+def test_the_curve_is_the_stored_one(straight):
+    """A change that moves it needs a reason in CHANGELOG.md, and the new curve here."""
+    family, _, run_dir = straight
+    stored = json.loads(CURVES.read_text())[family]
+    curve = losses(run_dir)
+    assert [curve[step] for step in range(1, 21)] == pytest.approx(stored, rel=1e-3)
 
 
 @pytest.mark.slow
