@@ -7,17 +7,45 @@ from dit.diffusion import DiffusionSamplerConfig
 from process.guidance import GuidanceConfig
 from runtime import checkpoint as checkpoints
 from runtime.config_schema import Sections, to_tree
-from runtime.config_text import Tree
+from runtime.config_text import Tree, merge
+from runtime.errors import UserError
 from runtime.factory import family_of
 from runtime.images import ROUNDINGS
 from runtime.launch import PRECISIONS
 from sit.flow import FlowSamplerConfig
+
+# Published protocols by name: the family, and the settings that its numbers were made with. The
+# guidance scale differs from row to row and stays a key of its own.
+PRESETS: dict[str, tuple[str, Tree]] = {
+    "dit-paper": ("DiT", {"sampler": {"method": "ddpm", "num_sampling_steps": "250"}}),
+    "sit-paper-ode": ("SiT", {"sampler": {"method": "dopri5"}}),
+    "sit-paper-sde": (
+        "SiT",
+        {
+            "sampler": {
+                "method": "euler_maruyama",
+                "num_sampling_steps": "250",
+                "diffusion": "sigma",
+                "last_step": "mean",
+                "last_step_size": "0.04",
+            }
+        },
+    ),
+}
+PUBLISHED_GUIDANCE = {"guidance": {"guided_channels": "3"}}
 
 LABEL_RULES = ("balanced", "random")
 
 
 @dataclass(frozen=True)
 class SampleConfig:
+    preset: str | None = field(
+        default=None,
+        metadata={
+            "choices": tuple(PRESETS),
+            "help": "a published protocol; other keys go before it",
+        },
+    )
     num_images: int = field(default=50_000, metadata={"min": 1})
     seed: int = field(
         default=0, metadata={"min": 0, "max": 2**64 - 1, "help": "image i depends on (seed, i)"}
@@ -71,7 +99,7 @@ class SampleConfig:
 def defaults_of(checkpoint_path: Path, overrides: Tree) -> tuple[Tree, Sections]:
     """Sampler and guidance as the checkpoint's own config has them.
 
-    Another sampler than that one starts from its own defaults.
+    Another sampler than that one starts from its own defaults. A preset takes their place.
     """
     config = checkpoints.load(checkpoint_path).state.train_config()
     tree = {"sampler": to_tree(config.sampler), "guidance": to_tree(config.guidance)}
@@ -81,4 +109,10 @@ def defaults_of(checkpoint_path: Path, overrides: Tree) -> tuple[Tree, Sections]
         and sampler.get("method", config.sampler.method) != config.sampler.method
     ):
         tree["sampler"] = {}
+    preset = overrides.get("preset", "null")
+    if preset in PRESETS:
+        family, settings = PRESETS[preset]
+        if not config.model.startswith(f"{family}-"):
+            raise UserError(f"preset = {preset} is for {family}, the checkpoint is {config.model}")
+        tree = merge([{"guidance": tree["guidance"]}, settings, PUBLISHED_GUIDANCE])
     return tree, {"sampler": family_of(config.model).sampler_config}

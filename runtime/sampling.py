@@ -157,6 +157,7 @@ def settings_of(
         "seed": config.seed,
         "labels": config.labels,
         "classes": None if config.classes is None else list(config.classes),
+        "preset": config.preset,
         "process": asdict(trained.process),
         "sampler": asdict(config.sampler.resolved()),
         "guidance": asdict(config.guidance),

@@ -136,3 +136,20 @@ def test_maps_of_every_block_and_head_are_drawn(trained, tmp_path):
     with pytest.raises(UserError, match=r"call = 9999, but the sampler made \d+ calls"):
         inspect([str(run_dir), f"output_dir={tmp_path}/none", "call=9999"])
     assert not (tmp_path / "none").exists()
+
+
+def test_a_preset_is_the_published_protocol_and_is_recorded(trained, tmp_path):
+    family, run_dir = trained
+    preset, method = {"DiT": ("dit-paper", "ddpm"), "SiT": ("sit-paper-sde", "euler_maruyama")}[
+        family
+    ]
+    overrides = [f"preset={preset}", "sampler.num_sampling_steps=3", "num_images=2"]
+    sample([str(run_dir), f"output_dir={tmp_path}/a", *overrides])
+    stated = json.loads((tmp_path / "a" / "settings.json").read_text())
+    assert stated["preset"] == preset
+    assert stated["sampler"]["method"] == method
+    assert stated["sampler"]["num_sampling_steps"] == 3  # keys go before the preset
+    assert stated["guidance"]["guided_channels"] == 3
+    other = {"DiT": "sit-paper-ode", "SiT": "dit-paper"}[family]
+    with pytest.raises(UserError, match=f"preset = {other} is for"):
+        sample([str(run_dir), f"output_dir={tmp_path}/b", f"preset={other}"])
