@@ -1,5 +1,6 @@
-"""Files that exist whole or not at all."""
+"""Files that exist whole or not at all, and the hash that tells one from another."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,3 +34,9 @@ def wait_for_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """Of the content of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

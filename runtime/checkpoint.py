@@ -7,7 +7,6 @@ SHA-256 of the other files, and a folder counts only when they agree. Nothing ne
 safetensors, JSON, and an optimizer file that loads with ``weights_only=True``.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from runtime.atomic import wait_for_disk
+from runtime.atomic import sha256_of, wait_for_disk
 from runtime.config_schema import build
 from runtime.config_text import parse_yaml
 from runtime.errors import UserError
@@ -70,7 +69,7 @@ class Checkpoint:
     @property
     def identity(self) -> str:
         """Hash of the manifest, and so of every byte of the checkpoint."""
-        return _sha256(self.path / MANIFEST)
+        return sha256_of(self.path / MANIFEST)
 
 
 def save(
@@ -138,7 +137,7 @@ def damage(folder: Path) -> str | None:
         elif (folder / name).stat().st_size != expected["bytes"]:
             size = (folder / name).stat().st_size
             problems.append(f"{name} has {size} bytes instead of {expected['bytes']}")
-        elif _sha256(folder / name) != expected["sha256"]:
+        elif sha256_of(folder / name) != expected["sha256"]:
             problems.append(f"{name} differs from its SHA-256")
     return ", ".join(problems) or None
 
@@ -158,9 +157,4 @@ def _own_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _fingerprint(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}

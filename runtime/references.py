@@ -6,12 +6,12 @@ images. Files of ``tools.statistics`` may hold features of every image instead; 
 pytorch-fid have ``mu`` and ``sigma`` alone.
 """
 
-import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accelerate import Accelerator
 
+from runtime.atomic import sha256_of
 from runtime.errors import UserError
 from runtime.extraction import extract
 from runtime.features import FeatureExtractor, FeatureSet, Wanted
@@ -99,11 +99,6 @@ def open_reference(name: str, extractor: FeatureExtractor, image_size: int | Non
         f"stored {stored_names}{made_from}" if gaussians else "arr_0",
         images,
         "arr_0" if images else f"stored rows{made_from}",
-        _sha256(path),
+        sha256_of(path),
         () if about or set(gaussians) != {"pool"} else (OTHER_RESIZE,),
     )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from backbone.norms import wide_dtype
 from process.denoiser import Denoiser, StepNoise
 from process.process import Process
 from process.settings import check_fields
@@ -111,7 +112,7 @@ class InterpolantFlow(Process):
         Velocity and noise are compared as they are, a score as sigma times the score, which is
         the negative noise.
         """
-        dtype = _compute_dtype(x)
+        dtype = wide_dtype(x)
         clean, noise, t = x.to(dtype), noise.to(dtype), self.time(u.to(dtype))
         here = self.path.at(t[:, None, None, None])
         x_t = here.alpha * clean + here.sigma * noise
@@ -145,7 +146,7 @@ class InterpolantFlow(Process):
         Gradients are the caller's affair here.
         """
         field = FlowField(denoiser, self.path, self.config.prediction, noise.dtype)
-        return self.sampler.states(field, noise.to(_compute_dtype(noise)), y, step_noise)
+        return self.sampler.states(field, noise.to(wide_dtype(noise)), y, step_noise)
 
     def _require_finite_loss(self) -> None:
         low_and_high = torch.tensor([0.0, 1.0])
@@ -158,7 +159,3 @@ class InterpolantFlow(Process):
                 f"finite (path = {self.config.path}, prediction = {self.config.prediction}, "
                 f"loss_weighting = {self.config.loss_weighting})"
             )
-
-
-def _compute_dtype(latents: Latents) -> torch.dtype:
-    return torch.promote_types(latents.dtype, torch.float32)
