@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from backbone.counts import count_parameters, network_macs
 from backbone.site import AttentionSite
 from backbone.sizes import SIZES
 from backbone.transformer import DiffusionTransformer, TransformerConfig
@@ -68,15 +67,3 @@ def build_process(config: TrainConfig, sampler: Any = None) -> Process:
         )
     except ValueError as error:
         raise UserError(f"process or sampler: {error}") from None
-
-
-def describe_network(config: TrainConfig, network: DiffusionTransformer) -> str:
-    """One line for the start of a run: size, cost, heads and tokens."""
-    size, (rows, columns) = SIZES[MODELS[config.model].size], network.config.grid
-    return (
-        f"{config.model} with {config.attention} attention: "
-        f"{count_parameters(network):,} parameters, "
-        f"{network_macs(network).fused_total / 1e9:.3g} GMACs per image and forward pass, "
-        f"{size.num_heads} heads of width {size.dim // size.num_heads}, "
-        f"{rows} x {columns} = {rows * columns} tokens"
-    )

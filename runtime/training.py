@@ -14,12 +14,12 @@ from torch import Tensor
 from backbone.transformer import DiffusionTransformer
 from runtime import checkpoint as checkpoints
 from runtime.batches import measure, spread_warning
-from runtime.build import describe_network
 from runtime.config_schema import to_tree, to_yaml
 from runtime.ema import Ema
 from runtime.errors import UserError
 from runtime.interval import Interval
 from runtime.latents import LatentDataset
+from runtime.network_cost import describe_network
 from runtime.run_folder import step_dir, write_json, write_text
 from runtime.training_config import TrainConfig
 from runtime.versions import versions
@@ -27,8 +27,8 @@ from runtime.versions import versions
 # What may change when a run goes on: where things lie, how they are computed, when it ends.
 FREE_KEYS = {
     "num_steps", "latents_dir", "output_dir", "resume", "checkpoint_every", "log_every",
-    "micro_batch_size", "num_workers", "precision", "compile", "gradient_checkpointing",
-    "timeout_minutes", "tracker", "sampler", "guidance",
+    "contrast_every", "micro_batch_size", "num_workers", "precision", "compile",
+    "gradient_checkpointing", "timeout_minutes", "tracker", "sampler", "guidance",
 }  # fmt: skip
 
 
