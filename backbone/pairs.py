@@ -63,13 +63,14 @@ class PairedAttention(nn.Module):
         q = split_heads(queries, 2 * self.num_pairs)  # batch slices queries slice_dim
         k = split_heads(keys, 2 * self.num_pairs)
         v = split_heads(values, self.num_pairs)  # batch pairs keys 2*slice_dim
-        dtype = wide_dtype(v)
-        first = _attend(q[:, 0::2], k[:, 0::2], v).to(dtype)
-        second = _attend(q[:, 1::2], k[:, 1::2], v).to(dtype)
-        read = first - self.lambda_weights() * second
-        if self.norm is not None:
-            read = (1 - self.lambda_weights.start) * self.norm(read)
-        return merge_heads(read.to(values.dtype))
+        first = _attend(q[:, 0::2], k[:, 0::2], v)
+        second = _attend(q[:, 1::2], k[:, 1::2], v)
+        weight = self.lambda_weights()
+        if self.norm is None:
+            wide = wide_dtype(v)
+            return merge_heads((first.to(wide) - weight * second.to(wide)).to(v.dtype))
+        scale = 1 - self.lambda_weights.start
+        return merge_heads(self.norm(first, second, weight, scale=scale, dtype=v.dtype))
 
 
 def _attend(

@@ -199,10 +199,10 @@ class VisualContrastAttention(nn.Module):
         if self.config.is_joint:
             # [B+ B-] [values ; -lambda values] is the signed sum, formed inside the kernel.
             signed = torch.cat([values, -self.stage2.lambda_weights() * values], dim=2)
-            return self.stage2.normalise(attend(q, contrast, signed.to(q.dtype)))
+            return self.stage2.normalise(attend(q, contrast, signed.to(q.dtype)), q.dtype)
         positive, negative = contrast.chunk(2, dim=2)
         values = values.to(q.dtype)
-        return self.stage2(attend(q, positive, values), attend(q, negative, values))
+        return self.stage2(attend(q, positive, values), attend(q, negative, values), q.dtype)
 
     def _output(
         self,
@@ -229,7 +229,7 @@ class VisualContrastAttention(nn.Module):
         stage2 = spread_maps(q, positive, negative, _lambda(self.stage2), self.config.is_joint)
         read = _normalise(self.stage2, stage2.signed @ values.to(v.dtype))
         output = self._output(read, v, grid, prefix)
-        return ContrastMaps(positive, negative, stage1, values, stage2, read, output)
+        return ContrastMaps(positive, negative, stage1, values, stage2, read, output, v)
 
     def macs(self, num_tokens: int, prefix: int = 0) -> AttentionMacs:
         """The map form subtracts the maps of stage II and reads once, the fused form twice."""

@@ -49,10 +49,14 @@ class ContrastTokens(nn.Module):
         """The banks, positive first, in the dtype of the queries, but summed in float32 or more."""
         check_pooled_grid(self.pooled_grid, grid, self.allow_more_tokens_than_grid)
         pooled = pool_grid(queries, grid, prefix, self.pooled_grid)  # batch num_tokens dim
-        banks = [_bank(pooled, self.positive_source, self.positive)]
+        banks = [(self.positive_source, self.positive)]
         if self.negative_source is not None:
-            banks.append(_bank(pooled, self.negative_source, self.negative))
-        return torch.cat(banks, dim=1).to(queries.dtype)
+            banks.append((self.negative_source, self.negative))
+        if all(source == "pool+emb" for source, _ in banks):  # one addition for both banks
+            embeddings = torch.cat([e for _, e in banks if e is not None]).to(pooled.dtype)
+            return (pooled[:, None] + embeddings).flatten(1, 2).to(queries.dtype)
+        both = [_bank(pooled, source, embedding) for source, embedding in banks]
+        return torch.cat(both, dim=1).to(queries.dtype)
 
 
 def _bank(

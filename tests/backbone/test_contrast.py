@@ -51,6 +51,39 @@ def test_norm_divides_by_the_root_mean_square() -> None:
     torch.testing.assert_close(norm(u), expected, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("subtracts", [True, False])
+def test_gradients_of_the_norm_are_those_of_its_formula(affine: bool, subtracts: bool) -> None:
+    """First and second derivatives, against finite differences."""
+    norm = RMSNorm(4, eps=0.1, affine=affine).double()
+    inputs = [torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)]
+    if subtracts:
+        inputs += [torch.randn_like(inputs[0]).requires_grad_()]
+        inputs += [torch.tensor(0.7, dtype=torch.float64, requires_grad=True)]
+
+    def apply(*tensors: torch.Tensor) -> torch.Tensor:
+        u, *subtracted = tensors[: len(inputs)]
+        return norm(u, *subtracted, scale=0.6)
+
+    everything = (*inputs, *norm.parameters())
+    assert torch.autograd.gradcheck(apply, everything)
+    assert torch.autograd.gradgradcheck(apply, everything)
+
+
+def test_norm_saves_what_it_was_given_and_no_more() -> None:
+    saved: list[torch.Tensor] = []
+    u, negative = (torch.randn(2, 8, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+
+    def remember(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
+        RMSNorm(8, eps=1e-5)(u, negative, torch.tensor(0.5), dtype=torch.bfloat16)
+    wide = [tensor for tensor in saved if tensor.shape == u.shape]
+    assert {t.data_ptr() for t in wide} == {u.data_ptr(), negative.data_ptr()}
+
+
 def test_norm_without_gain_owns_no_parameter() -> None:
     assert list(RMSNorm(8, eps=1e-5, affine=False).parameters()) == []
 
