@@ -18,6 +18,7 @@ from process.guidance import drop_labels
 from runtime.batches import training_loader
 from runtime.build import build_network, build_process
 from runtime.config import read_config
+from runtime.contrast_probe import ContrastProbe
 from runtime.errors import run
 from runtime.launch import start
 from runtime.log import RunLog
@@ -51,6 +52,7 @@ def main(arguments: list[str]) -> None:
         pin_memory=accelerator.device.type == "cuda",
     )
     training.open_folder()
+    contrast = ContrastProbe(config, accelerator, dataset, network, process)
     stop, stopped, batches = StopRequest(), False, iter(loader)
     with RunLog(training.run_dir, first_step, config, accelerator.is_main_process) as log:
         log.say(training.summary(plan))
@@ -74,6 +76,8 @@ def main(arguments: list[str]) -> None:
 
             if step % config.log_every == 0 or step == config.num_steps:
                 log.write(training.log_entry(step))
+            if contrast.is_due(step):
+                log.write_contrast(step, contrast.look())
             stopped = stop.on_any_process(accelerator)
             if step % config.checkpoint_every == 0 or step == config.num_steps or stopped:
                 training.save(step)

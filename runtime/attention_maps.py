@@ -1,69 +1,70 @@
-"""Pictures of where attention looks: a row per block, a column per head.
+"""What one token of an image looks at, in each head of an attention layer."""
 
-Red is attention, blue is attention that is subtracted, white is none; each tile has a scale of its
-own. Shown is the look of one query: the middle token for softmax, the middle contrast token in
-stage I of Visual-Contrast Attention, the middle token in its stage II.
-"""
+from dataclasses import dataclass
 
-from typing import Any
-
-import numpy as np
-import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from backbone.site import Grid
 from backbone.softmax import SoftmaxAttention
-from backbone.transformer import DiffusionTransformer
+from runtime.attention_inputs import Inputs
 from vca.attention import VisualContrastAttention
 
-Maps = dict[str, Float[Tensor, "heads rows columns"]]  # of one block, by name
+Cell = tuple[int, int]  # row, column
+Box = tuple[int, int, int, int]  # top, left, bottom, right of some cells; the last two are outside
 
 
-class MapRecorder:
-    """Keeps what enters each attention layer in network call number ``call``, counted from 0."""
+@dataclass(frozen=True)
+class HeadMaps:
+    """The maps of one layer, with the cells that ask or are asked about."""
 
-    def __init__(self, network: DiffusionTransformer, call: int) -> None:
-        self.call = call
-        self.calls = [0 for _ in network.blocks]
-        self.inputs: list[tuple[Any, ...]] = [() for _ in network.blocks]
-        for index, block in enumerate(network.blocks):
-            attention = block.get_submodule("attn")
-            attention.register_forward_pre_hook(self._hook(index))
-
-    def _hook(self, index: int) -> Any:
-        def remember(module: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if self.calls[index] == self.call:
-                self.inputs[index] = inputs
-            self.calls[index] += 1
-
-        return remember
+    heads: Float[Tensor, "heads rows columns"]
+    marked: Box | None = None
 
 
-def middle_maps(attention: nn.Module, tokens: Tensor, grid: Grid) -> Maps:
-    """What the middle query of the first image looks at, in each head.
+TITLES = {
+    "softmax": "Softmax attention: where the marked token looks",
+    "stage1": "VCA, stage I: where the contrast token of the marked box looks",
+    "importance": "VCA, stage I: where all contrast tokens look, on average",
+    "stage2": "VCA, stage II: how the marked token weighs the contrast tokens",
+}
 
-    Raises a ValueError for a layer that has no such maps.
+
+def head_maps(attention: nn.Module, inputs: Inputs, grid: Grid, query: Cell) -> dict[str, HeadMaps]:
+    """Maps of the first image for the token at ``query``, by the names in ``TITLES``.
+
+    In stage I the contrast token that pools the query asks in its place. Raises a ValueError for
+    a layer that has no maps.
     """
-    rows, columns = grid
-    middle = rows // 2 * columns + columns // 2
+    row, column = query
+    token = row * grid[1] + column
     if isinstance(attention, SoftmaxAttention):
-        return {"softmax": attention.maps(tokens, grid)[0, :, middle].unflatten(-1, grid)}
+        heads = attention.maps(*inputs)[0, :, token].unflatten(-1, grid)
+        return {"softmax": HeadMaps(heads, cell(query))}
     if isinstance(attention, VisualContrastAttention):
-        maps, pooled = attention.maps(tokens, grid), attention.contrast_tokens.pooled_grid
-        middle_contrast = pooled[0] // 2 * pooled[1] + pooled[1] // 2
+        pooled = attention.contrast_tokens.pooled_grid
+        asking = row * pooled[0] // grid[0], column * pooled[1] // grid[1]
+        maps = attention.maps(*inputs)
+        stage1 = maps.stage1.signed[0].unflatten(-1, grid)  # heads contrast rows columns
+        stage2 = maps.stage2.signed[0, :, token].unflatten(-1, pooled)
         return {
-            "stage1": maps.stage1.signed[0, :, middle_contrast].unflatten(-1, grid),
-            "stage2": maps.stage2.signed[0, :, middle].unflatten(-1, pooled),
+            "stage1": HeadMaps(
+                stage1[:, asking[0] * pooled[1] + asking[1]], pooled_box(asking, grid, pooled)
+            ),
+            "importance": HeadMaps(stage1.mean(dim=1)),
+            "stage2": HeadMaps(stage2, cell(asking)),
         }
     raise ValueError(f"{type(attention).__name__} has no maps; softmax and vca have")
 
 
-def tile(values: Float[Tensor, "rows columns"], side: int) -> UInt8[np.ndarray, "height width 3"]:
-    """A signed map in red and blue, its cells enlarged to a tile of at least ``side`` pixels."""
-    cells = values.float() / values.abs().max().clamp(min=1e-12)
-    faded = 1 - cells.abs()
-    red, blue = torch.where(cells > 0, 1.0, faded), torch.where(cells < 0, 1.0, faded)
-    pixels = (torch.stack([red, faded, blue], dim=-1) * 255).round().to(torch.uint8)
-    tall, wide = (max(1, side // length) for length in values.shape)
-    return pixels.repeat_interleave(tall, 0).repeat_interleave(wide, 1).numpy()
+def cell(place: Cell) -> Box:
+    return (*place, place[0] + 1, place[1] + 1)
+
+
+def pooled_box(place: Cell, grid: Grid, pooled: Grid) -> Box:
+    """The tokens that a contrast token averages."""
+    top, left = (i * size // bins for i, size, bins in zip(place, grid, pooled, strict=True))
+    bottom, right = (
+        -(-(i + 1) * size // bins) for i, size, bins in zip(place, grid, pooled, strict=True)
+    )
+    return top, left, bottom, right

@@ -112,6 +112,14 @@ class TrainConfig:
     )
     checkpoint_every: int = field(default=50_000, metadata={"min": 1, "help": "optimizer steps"})
     log_every: int = field(default=100, metadata={"min": 1, "help": "optimizer steps"})
+    contrast_every: int | None = field(
+        default=1000,
+        metadata={
+            "min": 0,
+            "help": "optimizer steps between reports on layers that subtract attention "
+            "(contrast.jsonl); null or 0: never",
+        },
+    )
 
     # The parts.
     softmax: SoftmaxConfig = field(default_factory=SoftmaxConfig)
