@@ -12,6 +12,7 @@ import pytest
 import torch
 from programs import ROOT, logged, losses
 
+from benchmarks.count import main as count
 from runtime import checkpoint as checkpoints
 from runtime.errors import UserError
 from train import main as train
@@ -149,6 +150,15 @@ def test_a_single_process_starts_no_process_group(straight, tmp_path):
     _, config, _ = straight
     train([str(config), f"output_dir={tmp_path}/run", "num_steps=1"])
     assert not torch.distributed.is_initialized()
+
+
+def test_a_run_starts_by_saying_what_its_network_costs(straight, tmp_path, capsys):
+    _, config, _ = straight
+    count([str(config)])
+    table = capsys.readouterr().out
+    assert "vca" in table and "softmax" in table
+    train([str(config), f"output_dir={tmp_path}/run", "num_steps=1"])
+    assert table in capsys.readouterr().out
 
 
 def test_the_average_is_saved_and_is_not_the_raw_weights(straight):

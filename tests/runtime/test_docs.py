@@ -15,7 +15,9 @@ from runtime.sample_config import SampleConfig
 from runtime.training_config import TrainConfig, sections_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "configs").rglob("*.md")]
+)
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 FOLDERS = (
     "assets|backbone|baselines|benchmarks|care|configs|dit|docs|process|runtime|sit|tests|tools|vca"

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 ENCODE = [*sorted((ROOT / "configs" / "encode").glob("*.yaml")), ROOT / "configs/demo/encode.yaml"]
 TRAIN = sorted(
     path
-    for folder in ("dit", "sit")
+    for folder in ("dit", "sit", "ablations")
     for path in (ROOT / "configs" / folder).glob("*.yaml")
     if not path.name.startswith("base")
 )

@@ -1,60 +1,41 @@
 """The configs in configs/dit and configs/sit: complete, loadable, and what they say they are."""
 
 import dataclasses
-import re
 from collections import Counter
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from shipped_configs import (
+    ABLATIONS,
+    CONFIGS,
+    OTHER_CONFIGS,
+    ROOT,
+    VCA_CONFIGS,
+    name,
+    network_of,
+    read,
+    softmax_row,
+    without_attention,
+)
 
 from backbone.counts import count_parameters
 from backbone.sizes import SIZES
-from backbone.transformer import DiffusionTransformer
 from dit.diffusion import DiffusionSamplerConfig
 from runtime.build import build_network, build_process
-from runtime.config import read_config, read_target
-from runtime.factory import MODELS
+from runtime.config import read_target
+from runtime.config_text import parse_yaml
+from runtime.factory import ATTENTIONS, MODELS
+from runtime.network_cost import PARAMETER_TOLERANCE, cost_of
 from runtime.sample_config import SampleConfig
 from runtime.sampling import label_of
-from runtime.training_config import TrainConfig, sections_of
 from sit.flow import FlowSamplerConfig
-
-ROOT = Path(__file__).parents[2]
-CONFIGS = sorted(
-    path
-    for family in ("dit", "sit")
-    for path in (ROOT / "configs" / family).glob("*.yaml")
-    if not path.name.startswith("base")
-)
-VCA_CONFIGS = [path for path in CONFIGS if "_vca" in path.name]
-
-
-@cache
-def read(path: Path, *overrides: str) -> TrainConfig:
-    return read_config(TrainConfig, [str(path), *overrides], sections_of)
-
-
-@cache
-def build_without_memory(path: Path) -> DiffusionTransformer:
-    with torch.device("meta"):
-        return build_network(read(path))
-
-
-def softmax_row(path: Path) -> Path:
-    """The config that differs from a VCA row in its attention alone."""
-    return path.with_name(re.sub("_vca.*", "", path.stem) + ".yaml")
-
-
-def name(path: Path) -> str:
-    return f"{path.parent.name}/{path.stem}"
-
 
 every_config = pytest.mark.parametrize("path", CONFIGS, ids=name)
 every_vca_config = pytest.mark.parametrize("path", VCA_CONFIGS, ids=name)
+every_other_config = pytest.mark.parametrize("path", OTHER_CONFIGS, ids=name)
 
 
 def test_every_row_has_its_config() -> None:
@@ -62,7 +43,17 @@ def test_every_row_has_its_config() -> None:
     rows = product(("DiT", "SiT"), ("S", "B", "L", "XL"), (2, 4, 8), ("softmax", "vca"))
     wanted = {(f"{family}-{size}/{patch}", a, 256) for family, size, patch, a in rows}
     wanted |= {(f"{family}-XL/2", a, 512) for family in ("DiT", "SiT") for a in ("softmax", "vca")}
+    wanted |= {
+        (f"{family}-{size}/2", a, 256)
+        for family, size, a in product(("DiT", "SiT"), "SB", ATTENTIONS)
+    }
     assert found == wanted
+
+
+def test_care_exists_in_both_profiles() -> None:
+    found = Counter((c.model, c.care.profile) for c in map(read, CONFIGS) if c.attention == "care")
+    models = [f"{family}-{size}/2" for family, size in product(("DiT", "SiT"), "SB")]
+    assert found == Counter(product(models, ("care_attn", "care_block")))
 
 
 def test_the_paper_variant_exists_for_s2_and_b2() -> None:
@@ -104,18 +95,41 @@ def test_a_config_states_the_published_sampler(path: Path) -> None:
 
 @every_config
 def test_a_config_builds(path: Path) -> None:
-    config, network = read(path), build_without_memory(path)
+    config, network = read(path), network_of(path)
     build_process(config)
     assert network.config.out_channels == (8 if config.model.startswith("DiT") else 4)
 
 
-@every_vca_config
+@every_other_config
 def test_attention_is_all_that_differs_from_the_softmax_row(path: Path) -> None:
-    plain = read(softmax_row(path))
-    ours = dataclasses.replace(
-        read(path), attention=plain.attention, vca=plain.vca, output_dir=plain.output_dir
-    )
-    assert ours == plain
+    ours, plain = read(path), read(softmax_row(path))
+    others = {n: e.config() for n, e in ATTENTIONS.items() if n != ours.attention}
+    assert dataclasses.replace(ours, **others) == ours  # settings of other layers are the defaults
+    assert without_attention(ours) == without_attention(plain)
+
+
+@every_other_config
+def test_another_attention_states_its_whole_recipe(path: Path) -> None:
+    """In its own base file, so that it follows no change of softmax attention's recipe."""
+    attention = read(path).attention
+    assert parse_yaml(path.read_text())["base"] == f"base_{attention}.yaml"
+    base = parse_yaml(path.with_name(f"base_{attention}.yaml").read_text())
+    assert base["attention"] == attention and base["lr"] == "1e-4"
+    assert base["optimizer"] == {"warmup_steps": "0", "max_grad_norm": "null"}
+    if hasattr(ATTENTIONS[attention].config, "lambda_std"):  # how its own parameters start
+        assert "lambda_std" in base[attention]
+
+
+@every_other_config
+def test_heads_keep_the_width_of_the_baseline(path: Path) -> None:
+    """Pairs are half as many as heads; CARE alone has a width of its own."""
+    config = read(path)
+    size, heads = SIZES[MODELS[config.model].size], cost_of("", network_of(path)).heads
+    if config.attention == "care":
+        assert heads.dim == 32
+    else:
+        assert (heads.count, heads.dim) == (size.num_heads, size.dim // size.num_heads)
+        assert heads.pairs in (None, size.num_heads // 2)
 
 
 @every_vca_config
@@ -126,9 +140,9 @@ def test_visual_contrast_attention_adds_what_its_formula_says(path: Path) -> Non
     side = min(config.latent_shape[1] // patch // 2, 8)
     convolution = 10 * size.dim if config.vca.has_value_conv else 0
     per_layer = 2 * side**2 * size.dim + 10 * size.dim // size.num_heads + convolution
-    plain, ours = (count_parameters(build_without_memory(p)) for p in (softmax_row(path), path))
+    plain, ours = (count_parameters(network_of(p)) for p in (softmax_row(path), path))
     assert ours - plain == size.depth * per_layer
-    assert ours <= 1.02 * plain  # as docs/attention.md says
+    assert ours <= (1 + PARAMETER_TOLERANCE) * plain
 
 
 # --- the comment at the top of each file --------------------------------------------------------
@@ -159,8 +173,28 @@ def test_the_comment_names_the_commands_that_make_the_number(path: Path) -> None
 
 
 def test_each_row_has_a_run_folder_of_its_own() -> None:
-    folders = Counter(read(path).output_dir for path in CONFIGS)
+    """An ablation that is a row of configs/dit too is the same run, in the same folder."""
+    runs = {read(path) for path in [*CONFIGS, *ABLATIONS]}
+    folders = Counter(config.output_dir for config in runs)
     assert [folder for folder, count in folders.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("path", [*OTHER_CONFIGS, *ABLATIONS], ids=name)
+def test_a_row_can_be_trained(path: Path) -> None:
+    """At the smallest size: the loss and all gradients are finite, and none is missing."""
+    family = read(path).model.split("-")[0]
+    config = read(path, f"model={family}-XXS/4", "image_size=64")
+    network, process = build_network(config), build_process(config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # at the start, closed gates would let no gradient through
+        for parameter in network.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    x, noise = torch.randn(2, 2, 4, 8, 8, generator=generator)
+    loss = process.loss(network, x, torch.tensor([0, 1000]), noise, torch.tensor([0.2, 0.7])).mean()
+    loss.backward()
+    gradients = {n: p.grad for n, p in network.named_parameters() if p.requires_grad}
+    assert loss.isfinite()
+    assert [n for n, g in gradients.items() if g is None or not g.isfinite().all()] == []
 
 
 def test_an_unconditional_network_knows_one_label() -> None:
