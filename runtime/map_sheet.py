@@ -35,7 +35,7 @@ class Heading:
     lines: Sequence[str]
     pictures: dict[str, UInt8[np.ndarray, "height width 3"]]  # by caption
     grid: Grid  # of the tokens
-    query: Box
+    query: Box | None  # marked in the pictures
 
 
 def save_sheet(heading: Heading, blocks: Sequence[HeadMaps], side: int, path: Path) -> None:
@@ -127,7 +127,10 @@ def _draw_legend(canvas: Image.Image, place: tuple[int, int]) -> None:
 
 
 def _mark(
-    draw: ImageDraw.ImageDraw, box: Box | None, place: tuple[int, int], cell: tuple[float, float]
+    draw: ImageDraw.ImageDraw,
+    box: Box | None,
+    place: tuple[int, int],
+    cell: tuple[int | float, int | float],
 ) -> None:
     """A frame around the cells of a box; ``cell`` is the height and width of one, in pixels."""
     if box is None:

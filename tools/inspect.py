@@ -89,19 +89,25 @@ def main(arguments: list[str]) -> None:
         f"{trained.model}, step {checkpoint.state.step:,}, {config.weights} weights",
         f"image {config.image} of seed {config.seed}, class {y.item()}",
         f"call {config.call} of {recorder.num_calls}, at time {t.item():.3g}",
-        f"query: row {query[0]}, column {query[1]} of {' x '.join(map(str, network.config.grid))}",
     )
+    rows, columns = network.config.grid
+    place = f"query: row {query[0]}, column {query[1]} of {rows} x {columns}"
     pictures = {
         "in the end": picture(latents, checkpoint, settings),
         "at this call (latents)": false_colours(x_t),
     }
     run_dir = checkpoint.path.resolve().parent.parent
     folder = Path(config.output_dir) if config.output_dir else run_dir / "maps"
-    for name in maps[0]:
-        heading = Heading((TITLES[name], *about), pictures, network.config.grid, cell(query))
-        save_sheet(
-            heading, [of_block[name] for of_block in maps], config.tile_size, folder / f"{name}.png"
+    for name, of_first in maps[0].items():
+        asks = of_first.marked is not None
+        heading = Heading(
+            lines=(TITLES[name], *about, *([place] if asks else [])),
+            pictures=pictures,
+            grid=network.config.grid,
+            query=cell(query) if asks else None,
         )
+        shown = [of_block[name] for of_block in maps]
+        save_sheet(heading, shown, config.tile_size, folder / f"{name}.png")
         print(folder / f"{name}.png")
 
 

@@ -129,10 +129,12 @@ def test_a_folder_with_another_runs_images_is_refused(trained, tmp_path):
 
 def test_maps_of_every_block_and_head_are_drawn(trained, tmp_path):
     _, run_dir = trained
-    settings = [f"output_dir={tmp_path}/maps", "call=2", "tile_size=16"]
+    settings = [f"output_dir={tmp_path}/maps", "call=2", "tile_size=16", "query=[0,3]"]
     inspect([str(run_dir), *settings])
-    for stage in ("stage1", "stage2"):
+    for stage in ("stage1", "importance", "stage2"):
         assert Image.open(tmp_path / "maps" / f"{stage}.png").size[1] > 2 * 16
+    with pytest.raises(UserError, match=r"query = \[4, 0\] is outside the token grid: rows 0 to 3"):
+        inspect([str(run_dir), f"output_dir={tmp_path}/none", "query=[4,0]"])
     with pytest.raises(UserError, match=r"call = 9999, but the sampler made \d+ calls"):
         inspect([str(run_dir), f"output_dir={tmp_path}/none", "call=9999"])
     assert not (tmp_path / "none").exists()
