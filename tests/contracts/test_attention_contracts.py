@@ -3,41 +3,35 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from every_attention import (
+    DIM,
+    GRID,
+    LAYERS,
+    LAYERS_OF_HEADS,
+    NUM_HEADS,
+    Build,
+    builder,
+    map_form,
+    network_config,
+    with_open_gates,
+)
 from torch import Tensor, nn
 
 from backbone.block import Block
 from backbone.macs import AttentionMacs
 from backbone.site import AttentionSite
-from backbone.transformer import DiffusionTransformer, TransformerConfig
+from backbone.transformer import DiffusionTransformer
 from runtime.factory import ATTENTIONS
-from vca.attention import VCAConfig
-
-GRID = (4, 6)
-DIM, NUM_HEADS = 48, 4  # has quarters, thirds and pairs
-
-# Beside every layer's defaults.
-OTHER_SETTINGS: dict[str, tuple[str, Any]] = {
-    "vca-paper": ("vca", VCAConfig(variant="paper")),
-    "vca-stage1": ("vca", VCAConfig(stage2_difference=False)),
-    "vca-stage2": ("vca", VCAConfig(stage1_difference=False)),
-    "vca-plain": ("vca", VCAConfig(stage1_difference=False, stage2_difference=False)),
-    "vca-embeddings": ("vca", VCAConfig(positive_source="emb", negative_source="emb")),
-    "vca-pool": ("vca", VCAConfig(positive_source="pool", affine=False)),
-}
-LAYERS = {name: (name, entry.config()) for name, entry in ATTENTIONS.items()} | OTHER_SETTINGS
-
-Build = Callable[[AttentionSite], nn.Module]
 
 
 @pytest.fixture(params=LAYERS)
 def attention(request: pytest.FixtureRequest) -> Build:
-    name, config = LAYERS[request.param]
-    return lambda site: ATTENTIONS[name].layer(config, site)
+    return builder(request.param)
 
 
 def site(qk_norm: bool = False) -> AttentionSite:
@@ -55,28 +49,6 @@ def run(layer: nn.Module, tokens: Tensor, grid: tuple[int, int] | None = None) -
         return layer(tokens, grid, tokens.shape[1] - GRID[0] * GRID[1])
     memory = torch.ones(*tokens.shape[:2], memory_dim, dtype=tokens.dtype)
     return layer(tokens, grid, tokens.shape[1] - GRID[0] * GRID[1], memory)[0]
-
-
-def network_config(**changes: Any) -> TransformerConfig:
-    settings: dict[str, Any] = {
-        "latent_size": (2 * GRID[0], 2 * GRID[1]),
-        "patch_size": 2,
-        "dim": DIM,
-        "depth": 2,
-        "num_heads": NUM_HEADS,
-        "num_classes": 3,
-        "learned_variance": True,
-        "time_scale": 1.0,
-    }
-    return TransformerConfig(**settings | changes)
-
-
-def with_open_gates(network: nn.Module) -> nn.Module:
-    """Random values where parameters start at zero, so that everything takes part."""
-    for parameter in network.parameters():
-        if not parameter.any():
-            nn.init.normal_(parameter, std=0.2)
-    return network
 
 
 def step(network: DiffusionTransformer) -> dict[str, Tensor | None]:
@@ -119,6 +91,51 @@ def test_images_do_not_influence_one_another(attention: Build) -> None:
     torch.testing.assert_close(run(layer, tokens)[:1], run(layer, others)[:1], rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("name", LAYERS_OF_HEADS)
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_fused_calls_compute_softmax_maps(
+    name: str, qk_norm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = with_open_gates(builder(name)(site(qk_norm)).double())
+    tokens = tokens_on(GRID).double().requires_grad_()
+    inputs = {"tokens": tokens, **dict(layer.named_parameters())}
+
+    def output_and_gradients() -> tuple[Tensor, ...]:
+        out = layer(tokens)
+        return out, *torch.autograd.grad(out.square().sum(), list(inputs.values()))
+
+    fused = output_and_gradients()
+    monkeypatch.setattr(F, "scaled_dot_product_attention", map_form)
+    mapped = output_and_gradients()
+    for tensor, ours, theirs in zip(["output", *inputs], fused, mapped, strict=True):
+        assert (ours - theirs).norm() <= 1e-12 * theirs.norm(), tensor
+
+
+@pytest.mark.parametrize("name", LAYERS_OF_HEADS)
+def test_heads_have_no_order(name: str) -> None:
+    """Nor have pairs of heads. (The heads of CARE are channels of its input.)"""
+    layer, shuffled = (builder(name)(site(qk_norm=True)).double() for _ in range(2))
+    num_heads = NUM_HEADS // 2 if name.startswith(("differential", "vca_split")) else NUM_HEADS
+    heads = torch.arange(num_heads).roll(1)
+    channels = torch.arange(DIM).unflatten(0, (num_heads, -1))[heads].flatten()
+    state = with_open_gates(layer).state_dict()
+    for parameter, value in state.items():
+        if parameter.startswith("qkv"):
+            state[parameter] = value[torch.cat([channels + i * DIM for i in range(3)])]
+        elif parameter.startswith("value_conv"):
+            state[parameter] = value[channels]
+        elif parameter.startswith("contrast_tokens") or parameter == "proj.weight":
+            state[parameter] = value[..., channels]
+        elif parameter.startswith("biases"):
+            state[parameter] = value[heads]
+    shuffled.load_state_dict(state)
+    tokens = tokens_on(GRID).double()
+    torch.testing.assert_close(shuffled(tokens), layer(tokens), rtol=0, atol=1e-12)
+    for parameter in ("qkv.weight", "proj.weight"):  # the order of one alone does matter
+        shuffled.load_state_dict(state | {parameter: layer.state_dict()[parameter]})
+        assert not torch.isclose(shuffled(tokens), layer(tokens)).all()
+
+
 @pytest.mark.parametrize("num_tokens", [23, 25])
 def test_tokens_that_form_no_grid_are_refused(attention: Build, num_tokens: int) -> None:
     layer = attention(site())
@@ -128,25 +145,10 @@ def test_tokens_that_form_no_grid_are_refused(attention: Build, num_tokens: int)
 
 def test_prefix_tokens_are_tokens_too(attention: Build) -> None:
     layer = attention(site())
-    if getattr(layer, "num_prefix", None) is not None:
-        return  # built for a number of prefix tokens
     tokens = tokens_on(GRID, prefix=2)
     out = run(layer, tokens)
     assert out.shape == tokens.shape
     assert out.isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_large_activations_stay_finite_in_16_bits(attention: Build, dtype: torch.dtype) -> None:
-    block = with_open_gates(Block(site(), attention, mlp_ratio=2.0))
-    tokens = (1e4 * tokens_on(GRID, batch=1)).requires_grad_()
-    memory = None if block.memory_dim is None else 1e4 * torch.randn(1, 24, block.memory_dim)
-    with torch.autocast("cpu", dtype=dtype):
-        out, _ = block(tokens, torch.randn(1, DIM), GRID, memory)
-    out.float().square().mean().sqrt().backward()
-    assert out.isfinite().all()
-    for parameter in [tokens, *block.parameters()]:
-        assert parameter.grad is not None and parameter.grad.isfinite().all()
 
 
 def test_layer_keeps_float64(attention: Build) -> None:

@@ -64,13 +64,16 @@ def test_fused_calls_compute_what_the_maps_say(switches: dict[str, Any]) -> None
     for place in PLACES:
         layer, tokens = layer_at(place, **switches), tokens_at(place).requires_grad_()
         _, _, prefix = place
-        inputs = [tokens, *layer.parameters()]
+        inputs = {"tokens": tokens, **dict(layer.named_parameters())}
         outputs = layer(tokens, None, prefix), layer.maps(tokens, None, prefix).output
         assert_same(*outputs)
         cotangent = torch.randn_like(tokens)
-        gradients = [torch.autograd.grad(out, inputs, cotangent) for out in outputs]
-        fused, mapped = (torch.cat([g.flatten() for g in each]) for each in gradients)
-        assert ((fused - mapped).norm() <= 1e-11 * mapped.norm()).item()
+        gradients = [torch.autograd.grad(out, inputs.values(), cotangent) for out in outputs]
+        largest = max(gradient.norm() for gradient in gradients[1])
+        for name, fused, mapped in zip(inputs, *gradients, strict=True):
+            # Lambda has small gradients, sums of large terms, or none where one token is read.
+            rounding = 1e-12 * mapped.norm() + 1e-14 * largest
+            assert (fused - mapped).norm() <= rounding, name
 
 
 def test_float32_is_close_to_the_maps() -> None:
