@@ -14,7 +14,7 @@ SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 # Softmax, norms, lambda, differences, losses, in torch's names of their operations.
 NEVER_OF_16_BITS = {
     "_softmax", "_log_softmax", "logsumexp", "exp", "log", "sqrt", "rsqrt", "pow", "square",
-    "reciprocal", "div", "sub", "rsub", "neg", "sigmoid", "silu", "tanh", "linalg_vector_norm",
+    "reciprocal", "div", "sub", "rsub", "neg", "addcmul", "addcdiv", "lerp", "sigmoid", "silu", "tanh", "linalg_vector_norm",
     "native_layer_norm", "_fused_rms_norm", "var", "var_mean", "mse_loss",
 }  # fmt: skip
 # Sums of 16-bit numbers may be taken, if their result is wider.
@@ -49,8 +49,9 @@ class PrecisionWatch(TorchDispatchMode):
         ):
             self.faults[name] += 1
         if "scaled_dot_product" in name:
+            q, k, v = args[:3]
             mask, scale = kwargs.get("attn_mask"), kwargs.get("scale")
-            self.attention.append(AttentionCall(*args[:3], result[0], mask, scale))
+            self.attention.append(AttentionCall(q, k, v, result[0], mask, scale))
         return result
 
 
