@@ -14,8 +14,9 @@ SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 # Softmax, norms, lambda, differences, losses, in torch's names of their operations.
 NEVER_OF_16_BITS = {
     "_softmax", "_log_softmax", "logsumexp", "exp", "log", "sqrt", "rsqrt", "pow", "square",
-    "reciprocal", "div", "sub", "rsub", "neg", "addcmul", "addcdiv", "lerp", "sigmoid", "silu", "tanh", "linalg_vector_norm",
-    "native_layer_norm", "_fused_rms_norm", "var", "var_mean", "mse_loss",
+    "reciprocal", "div", "sub", "rsub", "neg", "addcmul", "addcdiv", "lerp", "sigmoid", "silu",
+    "tanh", "linalg_vector_norm", "native_layer_norm", "_fused_rms_norm", "var", "var_mean",
+    "mse_loss",
 }  # fmt: skip
 # Sums of 16-bit numbers may be taken, if their result is wider.
 NEVER_TO_16_BITS = {"mean", "sum", "mul"}
