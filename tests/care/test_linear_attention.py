@@ -32,6 +32,19 @@ def test_linear_order_equals_quadratic_order(qk_norm: bool) -> None:
     torch.testing.assert_close(layer(a), expected, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("qk_norm", [True, False])
+def test_heads_have_no_order(qk_norm: bool) -> None:
+    layer, shuffled = (LinearAttention(12, 4, qk_norm).double() for _ in range(2))
+    channels = torch.arange(12).unflatten(0, (3, 4))[[2, 0, 1]].flatten()
+    rows = torch.cat([channels, channels + 12])
+    state = layer.state_dict()
+    state["qk.weight"] = state["qk.weight"][rows][:, channels]
+    state["qk.bias"] = state["qk.bias"][rows]
+    shuffled.load_state_dict(state)
+    a = torch.randn(2, 11, 12, dtype=torch.float64)
+    torch.testing.assert_close(shuffled(a[..., channels]), layer(a)[..., channels])
+
+
 def test_equal_tokens_are_returned() -> None:
     layer = LinearAttention(8, 4, False).double()
     a = torch.randn(2, 1, 8, dtype=torch.float64).expand(2, 7, 8)

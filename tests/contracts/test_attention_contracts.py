@@ -136,6 +136,25 @@ def test_heads_have_no_order(name: str) -> None:
         assert not torch.isclose(shuffled(tokens), layer(tokens)).all()
 
 
+@pytest.mark.parametrize("name", LAYERS_OF_HEADS)
+def test_normed_queries_and_keys_forget_their_scale(name: str) -> None:
+    plain, normed = (builder(name)(site(qk_norm)).double() for qk_norm in (False, True))
+    tokens = tokens_on(GRID).double()
+    changes = []
+    for layer in (plain, normed):
+        before = layer(tokens)
+        with torch.no_grad():
+            layer.qkv.weight[: 2 * DIM] *= 100
+            layer.qkv.bias[: 2 * DIM] *= 100
+        changes.append(((layer(tokens) - before).norm() / before.norm()).item())
+    assert changes[1] < 1e-4 < changes[0]
+
+
+def test_heads_that_do_not_divide_the_channels_are_refused() -> None:
+    with pytest.raises(ValueError, match="dim 48 is not divisible by num_heads 5"):
+        AttentionSite(DIM, 5, GRID, block_index=0)
+
+
 @pytest.mark.parametrize("num_tokens", [23, 25])
 def test_tokens_that_form_no_grid_are_refused(attention: Build, num_tokens: int) -> None:
     layer = attention(site())

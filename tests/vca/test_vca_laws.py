@@ -76,9 +76,10 @@ def test_fused_calls_compute_what_the_maps_say(switches: dict[str, Any]) -> None
             assert (fused - mapped).norm() <= rounding, name
 
 
-def test_float32_is_close_to_the_maps() -> None:
-    layer = VisualContrastAttention(VCAConfig(), AttentionSite(48, 4, (8, 8), 0))
-    tokens = torch.randn(2, 64, 48)
+@pytest.mark.parametrize("variant", ["released", "paper"])
+def test_float32_is_close_to_the_maps(variant: str) -> None:
+    layer = VisualContrastAttention(VCAConfig(variant=variant), AttentionSite(384, 6, (16, 16), 0))
+    tokens = torch.randn(1, 256, 384)
     torch.testing.assert_close(layer(tokens), layer.maps(tokens).output, rtol=0, atol=1e-5)
 
 
@@ -143,6 +144,9 @@ def test_a_mirrored_image_and_layer_give_the_mirrored_output(place: Place, varia
     mirror.load_state_dict(state)
     out = mirror(mirrored(tokens, grid, prefix), None, prefix)
     assert_same(out, mirrored(layer(tokens, None, prefix), grid, prefix))
+    if pooled_grid[1] > 1:  # the banks know left from right
+        mirror.contrast_tokens.load_state_dict(layer.contrast_tokens.state_dict())
+        assert not torch.allclose(mirror(mirrored(tokens, grid, prefix), None, prefix), out)
 
 
 @pytest.mark.parametrize("variant", ["released", "paper"])
