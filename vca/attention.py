@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from backbone.macs import AttentionMacs
-from backbone.norms import query_key_norm
+from backbone.norms import query_key_norm, wide_dtype
 from backbone.pooling import choose_pooled_grid
 from backbone.site import AttentionSite, Grid
 from backbone.tokens import DepthwiseConv, merge_heads, resolve_grid, split_heads
@@ -198,7 +198,8 @@ class VisualContrastAttention(nn.Module):
             return attend(q, self._positive(contrast), values.to(q.dtype))
         if self.config.is_joint:
             # [B+ B-] [values ; -lambda values] is the signed sum, formed inside the kernel.
-            signed = torch.cat([values, -self.stage2.lambda_weights() * values], dim=2)
+            wide = values.to(wide_dtype(values))  # 16-bit values would round lambda too
+            signed = torch.cat([wide, -self.stage2.lambda_weights() * wide], dim=2)
             return self.stage2.normalise(attend(q, contrast, signed.to(q.dtype)), q.dtype)
         positive, negative = contrast.chunk(2, dim=2)
         values = values.to(q.dtype)

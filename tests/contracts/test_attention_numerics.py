@@ -131,14 +131,7 @@ def watched_loss(family: str, name: str, dtype: torch.dtype) -> PrecisionWatch:
     return watch
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        # Values that no norm has widened are multiplied by a lambda of 16 bits.
-        pytest.param(name, marks=pytest.mark.xfail(strict=True)) if name == "vca-stage2" else name
-        for name in LAYERS
-    ],
-)
+@every_layer
 @every_family
 @in_16_bits
 def test_softmax_norms_lambda_and_loss_are_float32(
