@@ -78,7 +78,7 @@ def test_whole_networks_are_measured(tmp_path: Path, name: str) -> None:
             "compile=false",
             "batch=1",
             "attentions=[vca,vca-paper]",
-        )  # fmt: skip
+        )
     )
     found = results(tmp_path)
     assert [r["attention"] for r in found] == ["softmax", "vca", "vca-paper"]
