@@ -1,5 +1,6 @@
 """Writes a latent data set shard by shard, by any number of processes, again after any kill."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from torch import Tensor
 from runtime.errors import UserError
 from runtime.passport import MANIFEST, Passport, Shard, first_difference
 from runtime.scaling import Scaling
-from runtime.shards import ShardMeasure, is_proven, measure_shard, write_shard
+from runtime.shard_notes import SkippedImage
+from runtime.shard_proof import ShardMeasure, is_proven, measure_shard
+from runtime.shards import read_index, write_shard
 
 DRAFT = "draft.json"  # the passport with its blanks, until the manifest takes its place
 
@@ -49,9 +52,17 @@ class LatentWriter:
     def is_finished(self) -> bool:
         return (self.folder / MANIFEST).exists()
 
-    def has(self, shard: int) -> bool:
-        """Whether the shard is there, undamaged and made by this recipe."""
-        return is_proven(self._path(shard), self.draft)
+    def has(self, shard: int, whole: bool = False) -> bool:
+        """Whether the shard is there, undamaged and made by this recipe of the images of its cut.
+
+        ``whole`` asks for all of these images, none skipped.
+        """
+        if not is_proven(self._path(shard), self.draft):
+            return False
+        index = read_index(self._path(shard), self.draft)
+        skipped = [image.id for image in index.notes.skipped]
+        ids = sorted([*index.ids.tolist(), *skipped])
+        return ids == list(self.draft.cuts[shard]) and not (whole and skipped)
 
     def write(
         self,
@@ -59,15 +70,20 @@ class LatentWriter:
         values: Mapping[str, Float[Tensor, "records stored rows columns"]],
         labels: Int[Tensor, " records"],
         ids: Int[Tensor, " records"],
+        skipped: Sequence[SkippedImage] = (),
     ) -> None:
-        assert len(labels) == len(ids) == self.draft.shards[shard].count
-        write_shard(self._path(shard), self.draft, values, labels, ids)
+        count = self.draft.shards[shard].count
+        if len(ids) + len(skipped) != count:
+            raise ValueError(f"shard {shard} is of {count} images, not {len(ids) + len(skipped)}")
+        write_shard(self._path(shard), self.draft, values, labels, ids, skipped)
 
     def measure(self, shard: int) -> ShardMeasure:
         return measure_shard(self._path(shard), self.draft)
 
-    def finish(self, measures: Sequence[ShardMeasure]) -> Passport:
-        """Writes the manifest from the measures of all shards, in order."""
+    def finish(self, measures: Sequence[ShardMeasure] | None = None) -> Passport:
+        """Writes the manifest from the measures of all shards, in order; without, takes them."""
+        if measures is None:
+            measures = [self.measure(shard) for shard in range(len(self.draft.shards))]
         assert len(measures) == len(self.draft.shards)
         passport = completed(self.draft, measures)
         passport.save(self.folder / MANIFEST)
@@ -89,11 +105,16 @@ class LatentWriter:
 
 
 def completed(draft: Passport, measures: Sequence[ShardMeasure]) -> Passport:
-    """The passport with its blanks filled in."""
+    """The passport with its blanks filled in. Raises UserError if there is no record at all."""
+    plan = draft.blank()
     num_values = sum(measure.num_values for measure in measures)
+    if num_values == 0:
+        raise UserError(
+            f"all {plan.num_images:,} images were skipped; the first: {_first(measures)}"
+        )
     mean = np.sum([measure.sums for measure in measures], axis=0) / num_values
     square = np.sum([measure.square_sums for measure in measures], axis=0) / num_values
-    variance = square - mean**2  # per channel
+    variance = np.maximum(square - mean**2, 0)  # per channel
     scaling = draft.scaling or Scaling(
         mean=tuple(mean.tolist()), std=tuple(np.sqrt(variance).tolist())
     )
@@ -102,11 +123,40 @@ def completed(draft: Passport, measures: Sequence[ShardMeasure]) -> Passport:
     normalised_mean = (mean - offset) * gain
     normalised_square = variance * gain**2 + normalised_mean**2
     overall = normalised_mean.mean()
-    shards = zip(draft.shards, measures, strict=True)
+    std = float(np.sqrt(max(normalised_square.mean() - overall**2, 0)))
+    cast_max, cast_rms = _cast_errors(measures, gain)
+    shards = [_written(*pair) for pair in zip(plan.shards, measures, strict=True)]
+    skipped = Counter(image.label for shard in shards for image in shard.skipped)
+    histogram = [count - skipped[label] for label, count in enumerate(plan.label_histogram)]
     return replace(
-        draft,
+        plan,
+        num_images=sum(shard.count for shard in shards),
+        label_histogram=tuple(histogram),
         scaling=scaling,
         mean=float(overall),
-        std=float(np.sqrt(normalised_square.mean() - overall**2)),
-        shards=tuple(replace(shard, sha256=measure.sha256) for shard, measure in shards),
+        std=std,
+        cast_error_max=cast_max / (std or 1),
+        cast_error_rms=cast_rms / (std or 1),
+        shards=tuple(shards),
     )
+
+
+def _first(measures: Sequence[ShardMeasure]) -> str:
+    image = next(image for measure in measures for image in measure.notes.skipped)
+    return f"{image.name}: {image.reason}"
+
+
+def _written(shard: Shard, measure: ShardMeasure) -> Shard:
+    skipped = measure.notes.skipped
+    count = shard.count - len(skipped)
+    return Shard(shard.file, count, measure.sha256, measure.index_sha256, skipped)
+
+
+def _cast_errors(
+    measures: Sequence[ShardMeasure], gain: Float[np.ndarray, " channels"]
+) -> tuple[float, float]:
+    """Largest and root mean square, of what a network sees."""
+    num_values = sum(measure.num_values for measure in measures)
+    largest = np.max([measure.notes.cast.largest for measure in measures], axis=0)
+    squares = np.sum([measure.notes.cast.square_sums for measure in measures], axis=0) / num_values
+    return float((largest * abs(gain)).max()), float(np.sqrt((squares * gain**2).mean()))

@@ -1,8 +1,10 @@
-"""What a latent data set says of itself: ``manifest.json``, format version 1.
+"""What a latent data set says of itself: ``manifest.json``, format version 2.
 
-Nothing in it differs between two encodings of the same images: no date, host or speed.
+Nothing in it differs between two encodings of the same images: no date, host or speed. It ends
+with a hash of its own content, so that no number in it changes unnoticed.
 """
 
+import hashlib
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import accumulate
@@ -15,9 +17,10 @@ from runtime.atomic import written_whole
 from runtime.autoencoder import AutoencoderIdentity
 from runtime.errors import UserError
 from runtime.scaling import Scaling
+from runtime.shard_notes import SkippedImage, skipped_from_json
 
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 KINDS = ("moments", "latents")  # mean and log-variance, or the mean alone
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -29,6 +32,17 @@ class Shard:
     file: str
     count: int
     sha256: str = ""  # of the file; empty until it is written
+    index_sha256: str = ""  # of all of it but the latents, which has a CRC of each of them
+    skipped: tuple[SkippedImage, ...] = ()  # images without a record; `count` is of the others
+
+    @property
+    def num_images(self) -> int:
+        """Images of the source that this file stands for."""
+        return self.count + len(self.skipped)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "Shard":
+        return cls(**{**values, "skipped": skipped_from_json(values["skipped"])})
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,7 @@ class Passport:
     mirrored_copies: bool  # whether each record also holds its mirrored image, encoded
     image_size: int  # pixels
     crop: str  # rule by which images became squares of that size
-    num_images: int
+    num_images: int  # records; skipped images are none
     class_names: tuple[str, ...]  # in the order of their labels
     label_histogram: tuple[int, ...]  # images of each class
     autoencoder: AutoencoderIdentity
@@ -53,6 +67,10 @@ class Passport:
     std: float | None
     shards: tuple[Shard, ...]
     precision: str = "fp32"  # that the autoencoder computed in
+    images_sha256: str = ""  # of the names and labels of all images of the source, in order
+    # What the cast to `dtype` moved a latent by, in standard deviations of what a network sees.
+    cast_error_max: float | None = None
+    cast_error_rms: float | None = None
     format_version: int = FORMAT_VERSION
 
     @property
@@ -65,34 +83,45 @@ class Passport:
         return (2 * channels if self.kind == "moments" else channels), rows, columns
 
     @property
-    def recipe(self) -> str:
-        """What makes an image's record, as one text; the proof of every shard includes it."""
-        parts = (
-            self.kind,
-            self.latent_shape,
-            self.dtype,
-            self.precision,
-            self.mirrored_copies,
-            self.image_size,
-            self.crop,
-            self.autoencoder.sha256,
-        )
-        return json.dumps(parts)
+    def skipped(self) -> list[SkippedImage]:
+        return [image for shard in self.shards for image in shard.skipped]
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """What makes an image's record; every shard carries it."""
+        return {
+            "format_version": self.format_version,
+            "kind": self.kind,
+            "latent_shape": list(self.latent_shape),
+            "dtype": self.dtype,
+            "precision": self.precision,
+            "mirrored_copies": self.mirrored_copies,
+            "image_size": self.image_size,
+            "crop": self.crop,
+            "autoencoder": self.autoencoder.sha256,
+            "images_sha256": self.images_sha256,
+        }
 
     def __str__(self) -> str:
         mirrored = ", with mirrored copies" if self.mirrored_copies else ""
         measured = (
             "not measured" if self.std is None else f"mean {self.mean:.4f}, std {self.std:.4f}"
         )
-        return "\n".join(
-            (
-                f"{self.num_images:,} images of {self.num_classes} classes, {self.image_size} px",
-                f"{self.kind} {' x '.join(map(str, self.stored_shape))} in {self.dtype}{mirrored}",
-                f"autoencoder {self.autoencoder}",
-                f"scaling {self.scaling or 'not measured'}",
-                f"a network sees {measured}",
+        more = f" ({len(self.skipped):,} more skipped)" if self.skipped else ""
+        counts = f"{self.num_images:,} images{more} of {self.num_classes} classes"
+        lines = [
+            f"{counts}, {self.image_size} px",
+            f"{self.kind} {' x '.join(map(str, self.stored_shape))} in {self.dtype}{mirrored}",
+            f"autoencoder {self.autoencoder}",
+            f"scaling {self.scaling or 'not measured'}",
+            f"a network sees {measured}",
+        ]
+        if self.cast_error_max is not None:
+            lines.append(
+                f"the cast to {self.dtype} moved latents by {self.cast_error_rms:.1e} of that std "
+                f"(root mean square), at most {self.cast_error_max:.1e}"
             )
-        )
+        return "\n".join(lines)
 
     @property
     def cuts(self) -> list[range]:
@@ -102,8 +131,19 @@ class Passport:
 
     def blank(self) -> "Passport":
         """The passport as it was before anything was measured."""
-        shards = tuple(replace(shard, sha256="") for shard in self.shards)
-        return replace(self, mean=None, std=None, shards=shards)
+        histogram = list(self.label_histogram)
+        for image in self.skipped:
+            histogram[image.label] += 1
+        return replace(
+            self,
+            num_images=self.num_images + len(self.skipped),
+            label_histogram=tuple(histogram),
+            mean=None,
+            std=None,
+            cast_error_max=None,
+            cast_error_rms=None,
+            shards=tuple(Shard(shard.file, shard.num_images) for shard in self.shards),
+        )
 
     def for_sampling(self) -> dict[str, Any]:
         """What a checkpoint keeps, so that sampling needs no data set: all but the shards."""
@@ -119,7 +159,9 @@ class Passport:
         """Raises ValueError for a passport that says too little, or that is of another version."""
         version = values.get("format_version")
         if version != FORMAT_VERSION:
-            raise ValueError(f"format version {version}, but this program reads {FORMAT_VERSION}")
+            raise ValueError(
+                f"format version {version}, but this program reads {FORMAT_VERSION}; encode again"
+            )
         missing = [field.name for field in fields(cls) if field.name not in values]
         if missing:
             raise ValueError(f"no {', '.join(missing)}")
@@ -129,19 +171,34 @@ class Passport:
             known[key] = tuple(known[key])
         known["autoencoder"] = AutoencoderIdentity(**known["autoencoder"])
         known["scaling"] = None if scaling is None else Scaling.from_json(scaling)
-        known["shards"] = tuple(Shard(**shard) for shard in known["shards"])
+        known["shards"] = tuple(map(Shard.from_json, known["shards"]))
         return cls(**known)
 
     def save(self, path: Path) -> None:
+        values = json.loads(json.dumps(self.to_json()))
+        text = json.dumps(values | {"sha256": _sha256(values)}, indent=1)
         with written_whole(path) as part:
-            part.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+            part.write_text(text + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "Passport":
+        """Raises UserError for a file that says too little, or not what was written."""
         try:
-            return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
+            values = json.loads(path.read_text(encoding="utf-8"))
+            stated = values.pop("sha256", None)
+            passport = cls.from_json(values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{path} is no passport of a latent data set: {error}") from error
+        if stated != _sha256(values):
+            raise UserError(
+                f"{path} was changed after it was written: its SHA-256 differs; "
+                "take it back from a copy, or encode into another folder"
+            )
+        return passport
+
+
+def _sha256(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def first_difference(ours: Passport, theirs: Passport) -> str | None:
