@@ -24,7 +24,7 @@ from backbone.site import AttentionSite
 from backbone.sizes import SIZES
 from baselines.agent import AgentConfig
 from benchmarks.measure import PRECISIONS, Timing, autocast, peak_bytes, saved_bytes, time_in_turn
-from benchmarks.report import Table, machine, plot, write_results
+from benchmarks.report import RATIOS, Table, machine, plot, write_results
 from runtime.config import read_options
 from runtime.errors import UserError, run
 from runtime.factory import ATTENTIONS
@@ -178,7 +178,7 @@ def _measure_table(
     names = ["softmax", *(name for name in config.attentions if name != "softmax")]
     names += [name + COMPILED for name in names if config.compile and name != MAPS]
     columns = ["MACs", "forward", "forward + backward", "kept for backward", "peak"]
-    table = Table(f"{size} width, {precision}", ["tokens", "images", "layer", *columns])
+    table = Table(f"{size} width, {precision}; {RATIOS}", ["tokens", "images", "layer", *columns])
     results: list[Result] = []
     for tokens in config.tokens:
         batch = max(1, config.tokens_per_batch // tokens)

@@ -18,7 +18,7 @@ from torch import Tensor
 from backbone.counts import network_macs
 from backbone.transformer import DiffusionTransformer
 from benchmarks.measure import PRECISIONS, Timing, autocast, time_in_turn
-from benchmarks.report import Table, machine, write_results
+from benchmarks.report import RATIOS, Table, machine, write_results
 from process.process import Process
 from runtime.build import build_network, build_process
 from runtime.config import read_config, read_options
@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> None:
     for model in config.models:
         for precision in config.precisions:
             table = Table(
-                f"{model}, {precision}",
+                f"{model}, {precision}; {RATIOS}",
                 ["pixels", "images", "layer", "MACs", "training step", "sampling step"],
             )
             for image_size in config.image_sizes:

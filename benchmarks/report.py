@@ -26,6 +26,10 @@ COLOURS = {
 }
 
 
+WIDE = {"layer": 20, "part": 24, "rounds": 16}  # columns of a table, in characters
+RATIOS = "layers other than softmax as ratios to it"
+
+
 def machine(device: str) -> str:
     """One line: what the numbers were measured on."""
     if device == "cuda":
@@ -39,8 +43,8 @@ class Table:
     """A Markdown table that appears on the screen row by row."""
 
     def __init__(self, title: str, columns: Sequence[str]) -> None:
-        self.widths = [max(len(column), 20 if column == "layer" else 8) for column in columns]
-        print(f"\n{title}; layers other than softmax as ratios to it\n", flush=True)
+        self.widths = [max(len(column), WIDE.get(column, 8)) for column in columns]
+        print(f"\n{title}\n", flush=True)
         self.row(*columns)
         print("|" + "|".join("-" * (width + 2) for width in self.widths) + "|", flush=True)
 

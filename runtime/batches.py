@@ -8,19 +8,20 @@ the micro-batch, the loader's workers or restarts, and there is nothing to save 
 Everything is prepared in the loader's workers, on the CPU and in float32.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from runtime.errors import UserError
 from runtime.latents import LatentDataset
-from runtime.seeding import Purpose, normal, permutation, uniform
+from runtime.seeding import Purpose, normals, permutation, uniforms
 
 
 class Batch(NamedTuple):
@@ -68,38 +69,34 @@ class TrainingStream:
         return range(process_index * share, (process_index + 1) * share)
 
     def batch(self, step: int, slots: range) -> Batch:
-        """The images in these slots of a step."""
-        images = [self._image(step, slot) for slot in slots]
-        latents = torch.stack([latents for latents, _ in images])
-        noise = [self._normal(Purpose.NOISE, step, slot) for slot in slots]
+        """The images in these slots of a step. Raises UserError for a damaged record."""
+        indices = self.indices(step, slots)
+        latents = self.dataset.read(indices, self._mirrored(step, slots)).float()
+        if self.dataset.passport.kind == "moments":
+            latents = posterior_sample(latents, self._normals(Purpose.POSTERIOR, step, slots))
         return Batch(
             x=self.dataset.scaling.normalise(latents),
-            y=torch.tensor([label for _, label in images]),
-            noise=torch.stack(noise),
-            u=self._uniforms(Purpose.TIME, step, slots),
-            u_drop=self._uniforms(Purpose.LABEL_DROP, step, slots),
+            y=torch.from_numpy(self.dataset.labels[indices]),
+            noise=self._normals(Purpose.NOISE, step, slots),
+            u=uniforms(self.seed, Purpose.TIME, step, slots),
+            u_drop=uniforms(self.seed, Purpose.LABEL_DROP, step, slots),
         )
 
-    def index(self, step: int, slot: int) -> int:
-        """Which record of the data set the image of that slot is."""
-        epoch, place = divmod(step * self.global_batch_size + slot, len(self.dataset))
-        return int(_order(self.seed, epoch, len(self.dataset))[place])
+    def indices(self, step: int, slots: range) -> Int[np.ndarray, " batch"]:
+        """Which records of the data set the images of these slots are."""
+        num_records = len(self.dataset)
+        places = (divmod(step * self.global_batch_size + slot, num_records) for slot in slots)
+        return np.array([_order(self.seed, epoch, num_records)[place] for epoch, place in places])
 
-    def _image(self, step: int, slot: int) -> tuple[Float[Tensor, "channels height width"], int]:
-        mirrored = self.mirror and uniform(self.seed, Purpose.MIRROR, step, slot) < 0.5
-        record = self.dataset.record(self.index(step, slot), mirrored)
-        latents = record.values.float()
-        if self.dataset.passport.kind == "moments":
-            latents = posterior_sample(latents, self._normal(Purpose.POSTERIOR, step, slot))
-        return latents, record.label
+    def _mirrored(self, step: int, slots: range) -> Bool[np.ndarray, " batch"]:
+        if not self.mirror:
+            return np.zeros(len(slots), bool)
+        return uniforms(self.seed, Purpose.MIRROR, step, slots).numpy() < 0.5
 
-    def _normal(
-        self, purpose: Purpose, step: int, slot: int
-    ) -> Float[Tensor, "channels height width"]:
-        return normal(self.seed, purpose, step, slot, self.dataset.passport.latent_shape)
-
-    def _uniforms(self, purpose: Purpose, step: int, slots: range) -> Float[Tensor, " batch"]:
-        return torch.tensor([uniform(self.seed, purpose, step, slot) for slot in slots])
+    def _normals(
+        self, purpose: Purpose, step: int, slots: range
+    ) -> Float[Tensor, "batch channels height width"]:
+        return normals(self.seed, purpose, step, slots, self.dataset.passport.latent_shape)
 
 
 @lru_cache(maxsize=2)  # a batch may reach over the end of an epoch
@@ -108,15 +105,23 @@ def _order(seed: int, epoch: int, num_records: int) -> Int[np.ndarray, " records
 
 
 def posterior_sample(
-    moments: Float[Tensor, "moments height width"], draw: Float[Tensor, "channels height width"]
-) -> Float[Tensor, "channels height width"]:
-    """``mean + exp(log_variance / 2) draw``."""
-    mean, log_variance = moments.chunk(2)
-    return mean + (log_variance / 2).exp() * draw
+    moments: Float[Tensor, "batch moments height width"],
+    draw: Float[Tensor, "batch channels height width"],
+) -> Float[Tensor, "batch channels height width"]:
+    """``mean + exp(log_variance / 2) draw``, for each number alike wherever it stands."""
+    mean, log_variance = moments.chunk(2, dim=1)
+    # torch may leave exp to MKL, which rounds by where a number lies in memory: then an image
+    # would depend on its micro-batch.
+    deviation = log_variance.numpy() / 2
+    np.exp(deviation, out=deviation)
+    return torch.from_numpy(deviation).mul_(draw).add_(mean)
 
 
-class MicroBatches(Dataset[Batch]):
-    """The micro-batches of one process, numbered from its first step on."""
+class MicroBatches(Dataset[Batch | str]):
+    """The micro-batches of one process, numbered from its first step on, or what is wrong with one.
+
+    An error is returned, not raised: a worker's traceback would bury its one line.
+    """
 
     def __init__(
         self, stream: TrainingStream, slots: range, micro_batch_size: int, steps: range
@@ -131,9 +136,12 @@ class MicroBatches(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.steps) * len(self.parts)
 
-    def __getitem__(self, number: int) -> Batch:
+    def __getitem__(self, number: int) -> Batch | str:
         step, part = divmod(number, len(self.parts))
-        return self.stream.batch(self.steps[step], self.parts[part])
+        try:
+            return self.stream.batch(self.steps[step], self.parts[part])
+        except UserError as error:
+            return str(error)
 
 
 def training_loader(
@@ -149,36 +157,64 @@ def training_loader(
     mirror: bool,
     num_workers: int,
     pin_memory: bool = False,
-) -> DataLoader[Batch]:
+) -> Iterator[Batch]:
     """The micro-batches of one process in order, of steps ``first_step`` to ``num_steps - 1``.
 
     Each process has an equal share of consecutive slots, cut into micro-batches; the last one of
-    a step is smaller if their size does not divide the share.
+    a step is smaller if their size does not divide the share. Raises UserError, on the way too: a
+    record is checked when it is read.
     """
     stream = TrainingStream(dataset, seed, global_batch_size, mirror)
     slots = stream.slots(num_processes, process_index)
     micro_batches = MicroBatches(stream, slots, micro_batch_size, range(first_step, num_steps))
-    return DataLoader(
-        micro_batches, batch_size=None, num_workers=num_workers, pin_memory=pin_memory
+    return _sound(
+        DataLoader(micro_batches, batch_size=None, num_workers=num_workers, pin_memory=pin_memory)
     )
+
+
+def _sound(batches: DataLoader[Batch | str]) -> Iterator[Batch]:
+    for batch in batches:
+        if isinstance(batch, str):
+            raise UserError(batch)
+        yield batch
 
 
 LEAST_SPREAD, GREATEST_SPREAD = 0.5, 2.0
 
 
-def measure(dataset: LatentDataset, seed: int, num_images: int = 256) -> tuple[float, float]:
-    """Mean and standard deviation of the first latents that a network will see."""
+class Spread(NamedTuple):
+    """Of the latents that a network sees."""
+
+    mean: float
+    std: float
+    channel_stds: tuple[float, ...]  # around each channel's own mean
+
+
+def measure(dataset: LatentDataset, seed: int, num_images: int = 256) -> Spread:
+    """Of the first latents that a network will see."""
     num_images = min(num_images, len(dataset))
     stream = TrainingStream(dataset, seed, num_images, mirror=False)
     x = stream.batch(0, range(num_images)).x.double()
-    return float(x.mean()), float(x.std())
+    return Spread(float(x.mean()), float(x.std()), tuple(x.std((0, 2, 3)).tolist()))
 
 
-def spread_warning(std: float) -> str | None:
+def spread_warning(spread: Spread) -> str | None:
     """What to tell a user whose latents are spread too little or too much, if they are."""
-    if LEAST_SPREAD <= std <= GREATEST_SPREAD:
-        return None
-    return (
-        f"the latents have a standard deviation of {std:.3g}, outside {LEAST_SPREAD} to "
-        f"{GREATEST_SPREAD}: they may be scaled twice, or not at all"
-    )
+    allowed = f"outside {LEAST_SPREAD} to {GREATEST_SPREAD}"
+    if not _is_sound(spread.std):
+        return (
+            f"the latents have a standard deviation of {spread.std:.3g}, {allowed}: they may be "
+            "scaled twice, or not at all"
+        )
+    wrong = [channel for channel, std in enumerate(spread.channel_stds) if not _is_sound(std)]
+    if wrong:
+        return (
+            f"channel {wrong[0]} of the latents has a standard deviation of "
+            f"{spread.channel_stds[wrong[0]]:.3g}, {allowed} (as {len(wrong)} of "
+            f"{len(spread.channel_stds)} channels); scaling=per_channel in encoding evens them out"
+        )
+    return None
+
+
+def _is_sound(std: float) -> bool:
+    return LEAST_SPREAD <= std <= GREATEST_SPREAD

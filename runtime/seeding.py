@@ -42,13 +42,27 @@ def normal(
     seed: int, purpose: Purpose, k: int, j: int, shape: tuple[int, ...]
 ) -> Float[Tensor, "..."]:
     """Standard normal numbers of one place, float32 on the CPU."""
-    draw = _moved_to(seed, purpose, k, j).standard_normal(shape, dtype=np.float32)
-    return torch.from_numpy(draw)
+    return normals(seed, purpose, k, range(j, j + 1), shape)[0]
+
+
+def normals(
+    seed: int, purpose: Purpose, k: int, slots: range, shape: tuple[int, ...]
+) -> Float[Tensor, "slots ..."]:
+    """``normal`` of several j, in one tensor."""
+    draws = np.empty((len(slots), *shape), np.float32)
+    for j, draw in zip(slots, draws, strict=True):
+        _moved_to(seed, purpose, k, j).standard_normal(dtype=np.float32, out=draw)
+    return torch.from_numpy(draws)
 
 
 def uniform(seed: int, purpose: Purpose, k: int, j: int) -> float:
     """One number in [0, 1) of one place, with float32's resolution."""
     return float(_moved_to(seed, purpose, k, j).random(dtype=np.float32))
+
+
+def uniforms(seed: int, purpose: Purpose, k: int, slots: range) -> Float[Tensor, " slots"]:
+    """``uniform`` of several j."""
+    return torch.tensor([uniform(seed, purpose, k, j) for j in slots], dtype=torch.float32)
 
 
 def permutation(seed: int, epoch: int, num_records: int) -> Int[np.ndarray, " records"]:
@@ -60,7 +74,7 @@ _thread = threading.local()
 
 
 def _moved_to(seed: int, purpose: Purpose, k: int, j: int) -> np.random.Generator:
-    """This thread's generator, moved to a place: numbers as from ``generator``, five times sooner.
+    """This thread's generator, moved to a place: numbers as from ``generator``, much sooner.
 
     Making a Philox asks the operating system for entropy, whatever its key.
     """
@@ -69,10 +83,10 @@ def _moved_to(seed: int, purpose: Purpose, k: int, j: int) -> np.random.Generato
     _thread.generator.bit_generator.state = {
         "bit_generator": "Philox",
         "state": {
-            "counter": np.array([0, int(purpose), k, j], dtype=np.uint64),
-            "key": np.array([seed % 2**64, seed >> 64], dtype=np.uint64),
+            "counter": (0, int(purpose), k, j),
+            "key": (seed % 2**64, seed >> 64),
         },
-        "buffer": np.zeros(4, dtype=np.uint64),
+        "buffer": (0, 0, 0, 0),
         "buffer_pos": 4,  # of 4: nothing is left in the buffer
         "has_uint32": 0,
         "uinteger": 0,

@@ -213,15 +213,15 @@ class TrainingRun:
     def summary(self, plan: BatchPlan) -> str:
         """The first lines of a run."""
         passport, config = self.dataset.passport, self.config
-        mean, std = measure(self.dataset, config.seed)
+        spread = measure(self.dataset, config.seed)
         lines = [
             f"{plan}; precision {config.precision}; seed {config.seed}",
             describe_network(config, self.network),
             f"{passport.num_images:,} images of {passport.num_classes} classes as latents of "
             f"{' x '.join(map(str, passport.latent_shape))} by {passport.autoencoder.name}; the "
-            f"network sees mean {mean:.3f}, standard deviation {std:.3f}",
+            f"network sees mean {spread.mean:.3f}, standard deviation {spread.std:.3f}",
         ]
-        warning = spread_warning(std)
+        warning = spread_warning(spread)
         return "\n".join(lines if warning is None else [*lines, f"warning: {warning}"])
 
 

@@ -1,7 +1,7 @@
 """Look at a latent data set, and prove it.
 
 python -m tools.latents describe DIR     prints the passport
-python -m tools.latents verify DIR       reads every byte: hashes, counts, labels, statistics
+python -m tools.latents verify DIR       reads every byte: hashes, counts, ids, labels, statistics
 """
 
 import math
@@ -11,10 +11,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from runtime.errors import UserError, run, unknown
+from runtime.latent_checks import OTHER_INDEX, read_passport
 from runtime.latent_writer import completed
 from runtime.latents import LatentDataset
 from runtime.passport import Passport, Shard
-from runtime.shards import ShardMeasure, is_proven, measure_shard
+from runtime.shard_proof import ShardMeasure, check_shard, measure_shard
 
 
 def main(arguments: list[str]) -> None:
@@ -38,14 +39,18 @@ def describe(folder: Path) -> None:
 
 def verify(folder: Path) -> None:
     """Prints every problem; raises UserError if there is one."""
-    passport = LatentDataset(folder).passport
+    passport = read_passport(folder)
     measures: list[ShardMeasure] = []
     problems: list[str] = []
     for shard in tqdm(passport.shards, unit="shard"):
         try:
-            measures.append(checked(folder, passport, shard))
+            measures.append(checked(folder / shard.file, passport, shard))
         except UserError as error:
             problems.append(str(error))
+    try:
+        LatentDataset(folder)  # what the shards are together: counts, ids, classes, strangers
+    except UserError as error:
+        problems.append(str(error))
     if not problems:
         problems = wrong_statistics(passport, completed(passport, measures))
     for problem in problems:
@@ -55,14 +60,18 @@ def verify(folder: Path) -> None:
     print(f"{folder}: {passport.num_images:,} images in {len(passport.shards)} shards, all sound")
 
 
-def checked(folder: Path, passport: Passport, shard: Shard) -> ShardMeasure:
+def checked(path: Path, passport: Passport, shard: Shard) -> ShardMeasure:
     """The measure of a shard that is what the manifest says."""
-    path = folder / shard.file
+    if not path.exists():
+        raise UserError(f"{path} is gone")
+    index = check_shard(path, passport)
+    if len(index.tags) != shard.count:
+        raise UserError(f"{path} has {len(index.tags)} records of {shard.count}")
+    if index.sha256 != shard.index_sha256:
+        raise UserError(f"{path}: {OTHER_INDEX}")
     measure = measure_shard(path, passport)
     if measure.sha256 != shard.sha256:
         raise UserError(f"{path} is not the file that the manifest names: its SHA-256 differs")
-    if not is_proven(path, passport):
-        raise UserError(f"{path} was not made as the manifest says (another autoencoder or size)")
     return measure
 
 

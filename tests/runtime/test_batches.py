@@ -1,14 +1,24 @@
 """Training batches are a pure function of (seed, step, slot)."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_latents import CLASS_NAMES, LATENT_SHAPE, NUM_IMAGES, mean_of
 
-from runtime.batches import Batch, TrainingStream, measure, spread_warning, training_loader
+from runtime.batches import (
+    Batch,
+    Spread,
+    TrainingStream,
+    measure,
+    posterior_sample,
+    spread_warning,
+    training_loader,
+)
 from runtime.errors import UserError
 from runtime.latents import LatentDataset
 
@@ -51,6 +61,33 @@ def test_batches_do_not_depend_on_micro_batches_or_workers(latents: Path) -> Non
     assert same(whole, joined(loader(latents, num_workers=2, micro_batch_size=4)))
 
 
+def test_workers_may_follow_reads_of_the_main_process(latents: Path) -> None:
+    """Whose open files they inherit."""
+    dataset = LatentDataset(latents)
+    settings = {
+        "seed": 3, "global_batch_size": GLOBAL_BATCH, "num_processes": 1, "process_index": 0,
+        "micro_batch_size": 1, "first_step": 0, "num_steps": 25, "mirror": True,
+    }  # fmt: skip
+    here = joined(training_loader(dataset, **settings, num_workers=0))
+    assert same(here, joined(training_loader(dataset, **settings, num_workers=2)))
+
+
+def test_a_posterior_draw_does_not_depend_on_its_batch() -> None:
+    """To the last bit, wherever in memory the numbers lie."""
+    generator = torch.Generator().manual_seed(0)
+    moments = 3 * torch.randn(7, 6, 5, 11, generator=generator)
+    draw = torch.randn(7, 3, 5, 11, generator=generator)
+    whole = posterior_sample(moments, draw)
+    for size in (1, 2, 3):
+        parts = zip(moments.split(size), draw.split(size), strict=True)
+        assert torch.equal(torch.cat([posterior_sample(*part) for part in parts]), whole)
+    alone = [posterior_sample(moments[i : i + 1].clone(), draw[i : i + 1]) for i in range(7)]
+    assert torch.equal(torch.cat(alone), whole)
+    mean, log_variance = moments.double().chunk(2, dim=1)
+    expected = mean + (log_variance / 2).exp() * draw
+    torch.testing.assert_close(whole.double(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_batches_do_not_depend_on_the_number_of_processes(latents: Path) -> None:
     whole = list(loader(latents))
     shares = [
@@ -70,7 +107,8 @@ def test_a_restart_goes_on_where_it_was(latents: Path) -> None:
 
 def test_each_epoch_visits_every_record_once_in_another_order(latents: Path) -> None:
     stream = TrainingStream(LatentDataset(latents), 0, GLOBAL_BATCH, mirror=False)
-    visits = [stream.index(*divmod(place, GLOBAL_BATCH)) for place in range(3 * NUM_IMAGES)]
+    steps = [stream.indices(step, range(GLOBAL_BATCH)) for step in range(4)]
+    visits = np.concatenate(steps)[: 3 * NUM_IMAGES].tolist()
     epochs = [visits[start : start + NUM_IMAGES] for start in range(0, len(visits), NUM_IMAGES)]
     assert all(sorted(epoch) == list(range(NUM_IMAGES)) for epoch in epochs)
     assert len(set(map(tuple, epochs))) == 3
@@ -98,8 +136,9 @@ def test_posterior_draws_and_mirrors_differ_between_epochs(latents: Path) -> Non
     num_epochs = 60
     visits: list[list[torch.Tensor]] = [[] for _ in range(NUM_IMAGES)]
     for epoch in range(num_epochs):
-        for slot, x in enumerate(stream.batch(epoch, range(NUM_IMAGES)).x):
-            visits[stream.index(epoch, slot)].append(x)
+        indices = stream.indices(epoch, range(NUM_IMAGES)).tolist()
+        for index, x in zip(indices, stream.batch(epoch, range(NUM_IMAGES)).x, strict=True):
+            visits[index].append(x)
     mirrored, draws = 0, []
     for index, seen in enumerate(visits):
         mean = dataset.scaling.normalise(mean_of(index, dataset.passport))
@@ -118,8 +157,8 @@ def test_least_log_variance_gives_the_mean(make_latents: Any) -> None:
     dataset = LatentDataset(make_latents(log_variance=-30.0))
     stream = TrainingStream(dataset, 0, NUM_IMAGES, mirror=False)
     x = stream.batch(0, range(NUM_IMAGES)).x
-    for slot in range(NUM_IMAGES):
-        mean = dataset.scaling.normalise(mean_of(stream.index(0, slot), dataset.passport))
+    for slot, index in enumerate(stream.indices(0, range(NUM_IMAGES)).tolist()):
+        mean = dataset.scaling.normalise(mean_of(index, dataset.passport))
         torch.testing.assert_close(x[slot], mean, rtol=0, atol=1e-6)
 
 
@@ -127,7 +166,7 @@ def test_latents_without_posterior_are_read_as_they_are(make_latents: Any) -> No
     dataset = LatentDataset(make_latents(kind="latents"))
     stream = TrainingStream(dataset, 0, NUM_IMAGES, mirror=False)
     x = stream.batch(0, range(1)).x[0]
-    mean = mean_of(stream.index(0, 0), dataset.passport)
+    mean = mean_of(int(stream.indices(0, range(1))[0]), dataset.passport)
     assert torch.equal(x, dataset.scaling.normalise(mean))
 
 
@@ -145,16 +184,32 @@ def test_draws_are_what_they_say(latents: Path) -> None:
 
 def test_measure_agrees_with_the_passport(make_latents: Any) -> None:
     dataset = LatentDataset(make_latents(log_variance=-30.0))
-    mean, std = measure(dataset, seed=0)
-    assert mean == pytest.approx(dataset.passport.mean, abs=1e-5)
-    assert std == pytest.approx(dataset.passport.std, rel=0.01)
+    spread = measure(dataset, seed=0)
+    assert spread.mean == pytest.approx(dataset.passport.mean, abs=1e-5)
+    assert spread.std == pytest.approx(dataset.passport.std, rel=0.01)
+
+
+def test_measure_knows_the_channels(make_latents: Any) -> None:
+    """A scaling per channel that was measured on these latents evens them out."""
+    even = LatentDataset(make_latents("even", log_variance=-30.0, scaling=None))
+    assert measure(even, seed=0).channel_stds == pytest.approx((1, 1), rel=0.01)
+    scaling = replace(even.scaling, std=(even.scaling.std[0], 10 * even.scaling.std[1]))
+    uneven = LatentDataset(make_latents("uneven", log_variance=-30.0, scaling=scaling))
+    assert measure(uneven, seed=0).channel_stds == pytest.approx((1, 0.1), rel=0.01)
 
 
 def test_warning_names_the_spread() -> None:
-    assert spread_warning(1.0) is None
+    assert spread_warning(Spread(0.0, 1.0, (0.5, 1.0, 2.0))) is None
     for std in (0.18, 5.5):
-        message = spread_warning(std)
+        message = spread_warning(Spread(0.0, std, (1.0, 1.0)))
         assert message is not None and str(std) in message
+
+
+def test_warning_names_the_channel() -> None:
+    for std in (0.18, 5.5):
+        message = spread_warning(Spread(0.0, 1.0, (1.0, std, 1.0)))
+        assert message is not None and "1 of 3 channels" in message
+        assert f"channel 1 of the latents has a standard deviation of {std}" in message
 
 
 def test_mirror_without_mirrored_copies_is_refused(make_latents: Any) -> None:

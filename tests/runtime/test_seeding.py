@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from runtime.seeding import Purpose, generator, normal, permutation, uniform
+from runtime.seeding import Purpose, generator, normal, normals, permutation, uniform, uniforms
 
 
 def test_the_same_place_gives_the_same_numbers():
@@ -34,6 +34,17 @@ def test_draws_are_those_of_a_generator_made_for_the_place():
         assert np.array_equal(normal(*place, (3, 5)).numpy(), expected)
         assert uniform(*place) == generator(*place).random(dtype=np.float32)
         assert np.array_equal(normal(*place, (3, 5)).numpy(), expected)
+
+
+def test_several_slots_have_the_draws_of_each():
+    slots = range(3, 9)
+    together = normals(7, Purpose.POSTERIOR, 5, slots, (2, 3))
+    assert torch.equal(
+        together, torch.stack([normal(7, Purpose.POSTERIOR, 5, j, (2, 3)) for j in slots])
+    )
+    assert uniforms(7, Purpose.TIME, 5, slots).tolist() == [
+        uniform(7, Purpose.TIME, 5, j) for j in slots
+    ]
 
 
 def test_fifty_thousand_starts_are_distinct_and_standard_normal():
