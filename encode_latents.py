@@ -8,26 +8,31 @@ number of processes. Started again, it verifies and keeps the shards that are fi
 a process computes in one thread: launch as many processes as there are cores.
 """
 
+import sys
 import time
 from pathlib import Path
 
 from accelerate.utils import gather_object
-from tqdm import tqdm
 
 from runtime.autoencoder import load_autoencoder
 from runtime.config import read_config
-from runtime.encoding import EncodeConfig, draft_passport, encode_shards, model_dtype
+from runtime.encode_config import EncodeConfig
+from runtime.encoding import draft_passport, encode_shards, model_dtype, notices
+from runtime.encoding_progress import EncodingProgress
 from runtime.errors import run
 from runtime.latent_writer import LatentWriter
 from runtime.latents import LatentDataset
 from runtime.launch import on_main, start
+from runtime.passport import Passport
 from runtime.sources import open_source
+
+MOST_SHOWN = 20  # skipped images
 
 
 def main(arguments: list[str]) -> None:
     config = read_config(EncodeConfig, arguments)
     accelerator = start(config.precision, config.timeout_minutes)
-    source = open_source(config.images)
+    source = open_source(config.images, config.hf)
     autoencoder = load_autoencoder(
         config.autoencoder, config.autoencoder_revision, accelerator.device, model_dtype(config)
     )
@@ -35,27 +40,43 @@ def main(arguments: list[str]) -> None:
     on_main(accelerator, lambda: LatentWriter(Path(config.latents_dir), draft))
     writer = LatentWriter(Path(config.latents_dir), draft)
 
-    started = time.perf_counter()
     mine = range(accelerator.process_index, len(draft.shards), accelerator.num_processes)
-    missing = {shard: draft.cuts[shard] for shard in mine if not writer.has(shard)}
-    num_missing = sum(map(len, missing.values()))
-    with tqdm(
-        desc=f"process 1 of {accelerator.num_processes}",
-        total=num_missing,
-        unit="image",
-        disable=not accelerator.is_main_process,
-    ) as bar:
-        for shard in encode_shards(config, source, autoencoder, missing, bar.update):
-            writer.write(shard.number, shard.values, shard.labels, shard.ids)
+    whole = config.on_bad_image == "fail"
+    missing = {shard: draft.cuts[shard] for shard in mine if not writer.has(shard, whole)}
+    left = dict(gather_object(list(missing.items())))  # by everyone
+    if accelerator.is_main_process and len(left) < len(draft.shards):
+        kept = len(draft.shards) - len(left)
+        print(f"{kept:,} of {len(draft.shards):,} shards are finished and kept", flush=True)
+
+    started, num_encoded = time.perf_counter(), 0
+    others = {writer.path(shard): len(ids) for shard, ids in left.items() if shard not in missing}
+    progress = EncodingProgress(
+        sum(map(len, left.values())), others, silent=not accelerator.is_main_process
+    )
+    for shard in encode_shards(config, source, autoencoder, missing, progress):
+        writer.write(shard.number, shard.values, shard.labels, shard.ids, shard.skipped)
+        num_encoded += len(shard.ids)
+    num_encoded = sum(gather_object([num_encoded]))
+    speed = num_encoded / (time.perf_counter() - started)
+    progress.close()
 
     measures = gather_object([(shard, writer.measure(shard)) for shard in mine])
-    num_encoded = sum(gather_object([num_missing]))
-    if accelerator.is_main_process:
+
+    def finish() -> Passport:
         writer.finish([measure for _, measure in sorted(measures, key=lambda pair: pair[0])])
-        dataset = LatentDataset(writer.folder)  # holds what is on disk against the manifest
-        speed = num_encoded / (time.perf_counter() - started)
-        print(dataset.passport)
-        print(f"{num_encoded:,} of {len(dataset):,} images encoded now, {speed:,.0f} per second")
+        return LatentDataset(writer.folder).passport  # what is on disk agrees with the manifest
+
+    passport = on_main(accelerator, finish)
+    if passport is not None:
+        print(passport)
+        for image in passport.skipped[:MOST_SHOWN]:
+            print(f"skipped {image.name!r}: {image.reason}")
+        if len(passport.skipped) > MOST_SHOWN:
+            print(f"... {len(passport.skipped) - MOST_SHOWN:,} more are named in the manifest")
+        for notice in notices(config, autoencoder, passport):
+            print(f"notice: {notice}", file=sys.stderr)
+        done = f"{num_encoded:,} of {passport.num_images:,} images encoded now"
+        print(f"{done}, {speed:,.0f} per second")
     accelerator.end_training()
 
 

@@ -52,6 +52,7 @@ class Autoencoder:
     scaling: Scaling  # as its config states it
     downsampling: int  # pixels per latent along each side
     latent_channels: int
+    has_posterior: bool  # else it encodes to one latent, without a spread
     device: torch.device
     dtype: torch.dtype
 
@@ -97,9 +98,14 @@ def load_autoencoder(
     device = torch.device(device)
     if name == "identity":
         identity = AutoencoderIdentity(name, None, hashlib.sha256().hexdigest())
-        return Autoencoder(_Pixels(), identity, Scaling(), 1, 3, device, dtype)
+        return Autoencoder(_Pixels(), identity, Scaling(), 1, 3, False, device, dtype)
     folder = _local_folder(name, revision)
     config = _read_config(folder)
+    if dtype == torch.float16 and config.get("force_upcast"):
+        raise UserError(
+            f"autoencoder {name!r} overflows in fp16, as its config says (force_upcast); use "
+            "precision=fp32 or bf16, or weights that were mended for fp16"
+        )
     model = _load_model(folder, config["_class_name"], dtype)
     completed = dict(model.config)  # with diffusers' defaults where the file is silent
     stages = completed.get("encoder_block_out_channels") or completed["block_out_channels"]
@@ -109,6 +115,7 @@ def load_autoencoder(
         scaling=scaling_of(config, completed),
         downsampling=2 ** (len(stages) - 1),
         latent_channels=completed["latent_channels"],
+        has_posterior=config["_class_name"] == "AutoencoderKL",
         device=device,
         dtype=dtype,
     )

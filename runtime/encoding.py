@@ -1,84 +1,34 @@
 """Encoding: images to records of latents, the same whatever the number of processes.
 
 Shards are cut by the number of an image in its source, batches by their place in a shard. One
-process encodes a whole shard; images are decoded in the loader's workers meanwhile.
+process encodes a whole shard; images are decoded in the loader's workers meanwhile. A damaged
+image that is skipped leaves its place in the batch black and without a record, so that the latents
+of the others do not depend on it.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
 from runtime.autoencoder import Autoencoder
+from runtime.decoding import DecodedBatch, decoding_loader
+from runtime.encode_config import EncodeConfig
 from runtime.errors import UserError
-from runtime.images import center_crop, from_uint8, refuse_non_finite
+from runtime.image_source import BadImageError, ImageSource
+from runtime.images import from_uint8, refuse_non_finite
 from runtime.latent_writer import cut
-from runtime.launch import PRECISIONS
-from runtime.passport import DTYPES, KINDS, Passport
+from runtime.passport import DTYPES, Passport
 from runtime.scaling import Scaling
-from runtime.sources import ImageSource
+from runtime.shard_notes import SkippedImage
 
 CROP = "shorter side to image_size (halved by box filter, then bicubic), centre square (ADM)"
-SCALINGS = ("autoencoder", "scalar", "per_channel")
 MODEL_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # float32 for the others
 
-
-@dataclass(frozen=True)
-class EncodeConfig:
-    images: str = field(
-        metadata={
-            "help": "folder with one sub-folder per class, a zip of it, or digits, digits/train, "
-            "digits/held_out (bundled)"
-        }
-    )
-    latents_dir: str = field(metadata={"help": "folder to write; an unfinished one is continued"})
-    autoencoder: str = field(
-        metadata={"help": "name on the Hugging Face hub, local folder, or identity (pixels)"}
-    )
-    autoencoder_revision: str | None = field(
-        default=None, metadata={"help": "commit or tag on the hub"}
-    )
-    image_size: int = field(
-        default=256, metadata={"min": 1, "help": "pixels; a multiple of the downsampling"}
-    )
-    kind: str = field(
-        default="moments",
-        metadata={
-            "choices": KINDS,
-            "help": "moments (mean and log-variance; training draws afresh from them), or the mean",
-        },
-    )
-    mirrored_copies: bool = field(
-        default=True,
-        metadata={"help": "encode each mirrored image too, for mirror=true in training"},
-    )
-    scaling: str = field(
-        default="autoencoder",
-        metadata={
-            "choices": SCALINGS,
-            "help": "what the autoencoder's config states; its factor and shift only; or a mean "
-            "and deviation per channel, from its config or else measured on these images",
-        },
-    )
-    # float32 loses nothing; float16 halves the disk space and moves a latent by at most 0.05 %.
-    dtype: str = field(
-        default="float32", metadata={"choices": tuple(DTYPES), "help": "of the stored latents"}
-    )
-    precision: str = field(
-        default="fp32", metadata={"choices": tuple(PRECISIONS), "help": "of the autoencoder"}
-    )
-    batch_size: int = field(default=32, metadata={"min": 1, "help": "images at a time"})
-    shard_size: int = field(default=1024, metadata={"min": 1, "help": "images per file"})
-    num_workers: int = field(
-        default=2, metadata={"min": 0, "help": "processes that decode images, per process"}
-    )
-    timeout_minutes: int = field(
-        default=60, metadata={"min": 1, "help": "how long processes wait for the slowest"}
-    )
+Values = dict[str, Float[Tensor, "records stored rows columns"]]  # by tensor name in the shard
 
 
 def model_dtype(config: EncodeConfig) -> torch.dtype:
@@ -111,6 +61,7 @@ def draft_passport(config: EncodeConfig, source: ImageSource, encoder: Autoencod
         mean=None,
         std=None,
         shards=cut(len(source), config.shard_size),
+        images_sha256=source.sha256,
     )
 
 
@@ -126,9 +77,10 @@ def _scaling(config: EncodeConfig, stated: Scaling) -> Scaling | None:
 @dataclass(frozen=True)
 class EncodedShard:
     number: int
-    values: dict[str, Float[Tensor, "records stored rows columns"]]  # by tensor name in the shard
+    values: Values
     labels: Int[Tensor, " records"]
     ids: Int[Tensor, " records"]
+    skipped: tuple[SkippedImage, ...]
 
 
 def encode_shards(
@@ -145,21 +97,25 @@ def encode_shards(
     """
     _make_repeatable(encoder.device)
     batches = {number: _batches(ids, config.batch_size) for number, ids in cuts.items()}
-    decoded = iter(
-        _decoding_loader(config, source, [ids for part in batches.values() for ids in part])
-    )
+    in_order = [batch for part in batches.values() for batch in part]
+    decoded = iter(decoding_loader(source, config.image_size, in_order, config.num_workers))
     for number, ids in cuts.items():
-        parts = []
+        parts: list[Values] = []
+        skipped: list[SkippedImage] = []
         for batch in batches[number]:
-            pixels = next(decoded)
-            if isinstance(pixels, str):
-                raise UserError(pixels)
-            names = [source.names[i] for i in batch]
-            parts.append(encode(config, encoder, from_uint8(pixels), names))
+            images = next(decoded)
+            skipped += _skipped(config, source, images)
+            parts.append(_encode_batch(config, source, encoder, batch, images))
             progress(len(batch))
-        values = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        labels = torch.from_numpy(source.labels[ids.start : ids.stop])
-        yield EncodedShard(number, values, labels, torch.arange(ids.start, ids.stop))
+        left_out = {image.id for image in skipped}
+        kept = torch.tensor([i for i in ids if i not in left_out], dtype=torch.int64)
+        yield EncodedShard(
+            number=number,
+            values={name: torch.cat([part[name] for part in parts]) for name in parts[0]},
+            labels=torch.from_numpy(source.labels)[kept],
+            ids=kept,
+            skipped=tuple(skipped),
+        )
 
 
 def _make_repeatable(device: torch.device) -> None:
@@ -175,53 +131,64 @@ def _batches(ids: range, size: int) -> list[range]:
     return [ids[start : start + size] for start in range(0, len(ids), size)]
 
 
-def _decoding_loader(
-    config: EncodeConfig, source: ImageSource, batches: list[range]
-) -> DataLoader[UInt8[Tensor, "batch size size 3"] | str]:
-    images = DecodedBatches(source, config.image_size, batches)
-    workers = min(config.num_workers, len(batches))
-    return DataLoader(images, batch_size=None, num_workers=workers)
+def _skipped(config: EncodeConfig, source: ImageSource, images: DecodedBatch) -> list[SkippedImage]:
+    """The batch's images without a record. Raises UserError where there must be none."""
+    if images.failure is not None:
+        raise UserError(images.failure)
+    if images.bad and config.on_bad_image == "fail":
+        index = min(images.bad)
+        raise BadImageError(source.names[index], images.bad[index])
+    return [
+        SkippedImage(index, int(source.labels[index]), source.names[index], reason)
+        for index, reason in images.bad.items()
+    ]
+
+
+def _encode_batch(
+    config: EncodeConfig,
+    source: ImageSource,
+    encoder: Autoencoder,
+    batch: range,
+    images: DecodedBatch,
+) -> Values:
+    """What the shard holds of the readable images of a batch."""
+    readable = [place for place, index in enumerate(batch) if index not in images.bad]
+    names = [source.names[batch[place]] for place in readable]
+    values = encode(config, encoder, from_uint8(images.pixels.to(encoder.device)))
+    values = {name: encoded[readable] for name, encoded in values.items()}
+    for encoded in values.values():
+        stored = encoded.to(DTYPES[config.dtype])
+        refuse_non_finite(stored, [f"the latents of {name} as {config.dtype}" for name in names])
+    return values
 
 
 def encode(
-    config: EncodeConfig,
-    encoder: Autoencoder,
-    images: Float[Tensor, "batch 3 height width"],
-    names: list[str],
-) -> dict[str, Float[Tensor, "batch stored rows columns"]]:
-    """What a shard holds of these images. A mirrored copy is encoded from the mirrored image."""
+    config: EncodeConfig, encoder: Autoencoder, images: Float[Tensor, "batch 3 height width"]
+) -> Values:
+    """Moments or latents in float32. A mirrored copy is encoded from the mirrored image."""
     versions = {config.kind: images}
     if config.mirrored_copies:
         versions[f"{config.kind}_mirrored"] = images.flip(-1)
     values = {}
     for name, version in versions.items():
         moments = encoder.moments(version).cpu()
-        kept = moments if config.kind == "moments" else moments.chunk(2, dim=1)[0]
-        values[name] = kept.to(DTYPES[config.dtype])
-        refuse_non_finite(values[name], [f"the latents of {name}" for name in names])
+        values[name] = moments if config.kind == "moments" else moments.chunk(2, dim=1)[0]
     return values
 
 
-class DecodedBatches(Dataset[UInt8[Tensor, "batch size size 3"] | str]):
-    """Square pixels by batch, or what is wrong with one of its images.
-
-    An error is returned, not raised: a worker's traceback would bury its one line.
-    """
-
-    def __init__(self, source: ImageSource, image_size: int, batches: list[range]) -> None:
-        self.source = source
-        self.image_size = image_size
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, number: int) -> UInt8[Tensor, "batch size size 3"] | str:
-        try:
-            return torch.stack([self._pixels(index) for index in self.batches[number]])
-        except UserError as error:
-            return str(error)
-
-    def _pixels(self, index: int) -> UInt8[Tensor, "size size 3"]:
-        image = center_crop(self.source.read(index), self.image_size)
-        return torch.from_numpy(np.array(image))
+def notices(config: EncodeConfig, encoder: Autoencoder, passport: Passport) -> list[str]:
+    """What the user of a finished data set should know."""
+    found = []
+    if config.kind == "moments" and not encoder.has_posterior:
+        found.append(
+            f"{config.autoencoder} has no posterior: kind=latents holds as much in half the space"
+        )
+    if passport.std is not None and not 0.5 <= passport.std <= 2:
+        found.append(
+            f"a network will see a standard deviation of {passport.std:.3g}, outside 0.5 to 2: "
+            "look at the scaling of the autoencoder's config, or measure it: scaling=per_channel"
+        )
+    empty = passport.label_histogram.count(0)
+    if empty:
+        found.append(f"{empty} of {passport.num_classes} classes have no image")
+    return found

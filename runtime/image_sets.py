@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from runtime.errors import UserError
-from runtime.images import center_crop
-from runtime.sources import ImageSource, open_source
+from runtime.image_source import ImageSource
+from runtime.sources import open_source
 
 LOSSY = (".jpg", ".jpeg", ".webp")
 
@@ -39,8 +39,9 @@ class SourceImages:
         return len(self.source)
 
     def read(self, index: int) -> UInt8[np.ndarray, "height width 3"]:
-        image = self.source.read(index)
-        return np.array(image if self.image_size is None else center_crop(image, self.image_size))
+        if self.image_size is None:
+            return np.array(self.source.read(index))
+        return np.array(self.source.square(index, self.image_size))
 
 
 class NpzImages:

@@ -19,6 +19,7 @@ from runtime.atomic import written_whole
 from runtime.errors import UserError, unknown
 
 SIXTEEN_BIT_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+LONGEST = 100  # shorter sides: longer images have no central square worth the name
 BACKGROUND = 255  # white: between the images of a grid, and behind transparent pixels
 
 
@@ -27,8 +28,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
     Turned as its EXIF orientation says. 16-bit grayscale keeps its high byte, which is what
     Pillow leaves of 16-bit colour. Transparent pixels show white. Palette, grayscale, CMYK and
-    the other modes are converted by Pillow. Floating-point images are refused: their range is
-    unknown.
+    the other modes are converted by Pillow, without colour profiles. Of several frames, the first
+    is taken. Raises ValueError for floating-point pixels: their range is unknown.
     """
     image = ImageOps.exif_transpose(image)
     if image.mode == "F":
@@ -37,7 +38,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
         levels = np.asarray(image).astype(np.int64)
         if levels.min() < 0 or levels.max() > 65535:
             raise ValueError(f"pixels from {levels.min()} to {levels.max()} do not fit in 16 bits")
-        image = Image.fromarray((levels >> 8).astype(np.uint8))
+        gray = (levels >> 8).astype(np.uint8)
+        gray[levels == image.info.get("transparency", -1)] = BACKGROUND
+        image = Image.fromarray(gray)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (BACKGROUND,) * 4)
@@ -50,9 +53,13 @@ def center_crop(image: Image.Image, size: int) -> Image.Image:
 
     The sides are halved with a box filter while the shorter one is at least twice ``size``, then
     resized with a bicubic filter; a small image is enlarged. Lengths round half to even, offsets
-    round down. Source: ADM (Dhariwal and Nichol 2021), as in the published DiT and SiT.
+    round down. Raises ValueError for a strip, of which a square shows nothing and whose enlarged
+    form may fill the memory. Source: ADM (Dhariwal and Nichol 2021), as in the published DiT and
+    SiT.
     """
     width, height = image.size
+    if max(width, height) > LONGEST * min(width, height):
+        raise ValueError(f"{width} x {height} pixels: one side is over {LONGEST} times the other")
     while min(width, height) >= 2 * size:
         width, height = width // 2, height // 2
         image = image.resize((width, height), Image.Resampling.BOX)

@@ -57,9 +57,9 @@ class LatentWriter:
 
         ``whole`` asks for all of these images, none skipped.
         """
-        if not is_proven(self._path(shard), self.draft):
+        if not is_proven(self.path(shard), self.draft):
             return False
-        index = read_index(self._path(shard), self.draft)
+        index = read_index(self.path(shard), self.draft)
         skipped = [image.id for image in index.notes.skipped]
         ids = sorted([*index.ids.tolist(), *skipped])
         return ids == list(self.draft.cuts[shard]) and not (whole and skipped)
@@ -75,10 +75,10 @@ class LatentWriter:
         count = self.draft.shards[shard].count
         if len(ids) + len(skipped) != count:
             raise ValueError(f"shard {shard} is of {count} images, not {len(ids) + len(skipped)}")
-        write_shard(self._path(shard), self.draft, values, labels, ids, skipped)
+        write_shard(self.path(shard), self.draft, values, labels, ids, skipped)
 
     def measure(self, shard: int) -> ShardMeasure:
-        return measure_shard(self._path(shard), self.draft)
+        return measure_shard(self.path(shard), self.draft)
 
     def finish(self, measures: Sequence[ShardMeasure] | None = None) -> Passport:
         """Writes the manifest from the measures of all shards, in order; without, takes them."""
@@ -90,7 +90,7 @@ class LatentWriter:
         (self.folder / DRAFT).unlink(missing_ok=True)
         return passport
 
-    def _path(self, shard: int) -> Path:
+    def path(self, shard: int) -> Path:
         return self.folder / self.draft.shards[shard].file
 
     def _refuse_another(self, path: Path, theirs: Passport) -> None:

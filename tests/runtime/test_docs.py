@@ -8,7 +8,7 @@ import pytest
 
 from runtime.config import read_config, read_target
 from runtime.config_schema import keys_of, to_tree
-from runtime.encoding import EncodeConfig
+from runtime.encode_config import EncodeConfig
 from runtime.eval_config import EvalConfig
 from runtime.factory import FAMILIES
 from runtime.sample_config import SampleConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from runtime.config import read_config
-from runtime.encoding import EncodeConfig
+from runtime.encode_config import EncodeConfig
 from runtime.training_config import TrainConfig, sections_of
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from runtime.autoencoder import Autoencoder, load_autoencoder
-from runtime.encoding import EncodeConfig, EncodedShard, draft_passport, encode_shards
+from runtime.encode_config import EncodeConfig
+from runtime.encoding import EncodedShard, draft_passport, encode_shards
 from runtime.errors import UserError
 from runtime.images import center_crop, from_uint8
 from runtime.scaling import Scaling
