@@ -72,6 +72,7 @@ def main(arguments: list[str]) -> None:
             if not accelerator.optimizer_step_was_skipped:  # fp16 skips a step that overflowed
                 training.ema.update(network)
             training.interval.end_step(grad_norm)
+            training.writer.raise_failure()
             log.advance()
 
             if step % config.log_every == 0 or step == config.num_steps:
@@ -82,8 +83,10 @@ def main(arguments: list[str]) -> None:
             if step % config.checkpoint_every == 0 or step == config.num_steps or stopped:
                 training.save(step)
             if stopped:
-                log.say(f"stopped by a signal; step {step} is saved")
                 break
+        training.finish_saving()
+        if stopped:
+            log.say(f"stopped by a signal; step {step} is saved")
     accelerator.end_training()
     if stopped:
         sys.exit(STOPPED)

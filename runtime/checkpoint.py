@@ -5,6 +5,8 @@
 Everything is written beside, flushed and renamed; the manifest, written last, holds size and
 SHA-256 of the other files, and a folder counts only when they agree. Nothing needs unpickling:
 safetensors, JSON, and an optimizer file that loads with ``weights_only=True``.
+
+While a run goes on, :mod:`runtime.checkpoint_writer` calls ``save`` in a thread of its own.
 """
 
 import json
@@ -22,7 +24,7 @@ from runtime.atomic import sha256_of, wait_for_disk
 from runtime.config_schema import build
 from runtime.config_text import parse_yaml
 from runtime.errors import UserError
-from runtime.run_folder import saved_steps, write_json
+from runtime.run_folder import partial_of, remove_folder, saved_steps, write_json
 from runtime.training_config import TrainConfig, sections_of
 
 CONTENT = ("model.safetensors", "ema.safetensors", "optimizer.pt", "state.json")
@@ -79,8 +81,11 @@ def save(
     average: dict[str, Tensor],
     optimizer: dict[str, Any],
 ) -> None:
-    """Writes a checkpoint folder. Call it on one process, and let the others wait."""
-    beside = folder.with_name(f".{folder.name}.partial")
+    """Writes a checkpoint folder. Call it on one process, and let the others wait.
+
+    Nothing may change the tensors before it returns.
+    """
+    beside = partial_of(folder)
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     safetensors.torch.save_file(_own_memory(weights), beside / "model.safetensors")
@@ -91,58 +96,81 @@ def save(
         wait_for_disk(beside / name)
     write_json(beside / MANIFEST, {name: _fingerprint(beside / name) for name in CONTENT})
     if folder.exists():  # only an incomplete or an equal one can be in the way
-        shutil.rmtree(folder)
+        remove_folder(folder)
     os.rename(beside, folder)
     wait_for_disk(folder.parent)
 
 
 def load(path: Path) -> Checkpoint:
-    """A checkpoint from a step folder, or the newest whole one of a run folder."""
-    if (path / MANIFEST).exists() or path.name.startswith("step-"):
+    """A checkpoint from a step folder, or the newest whole one of a run folder.
+
+    A step folder that is not whole is an error, which names every part: nothing stands in for it.
+    """
+    if is_step_folder(path):
         problem = damage(path)
         if problem:
             raise UserError(f"checkpoint {str(path)!r} is not whole: {problem}")
-        return _read(path)
+        return read_verified(path)
     if not path.is_dir():
         raise UserError(f"no checkpoint or run folder {str(path)!r}")
     newest = newest_whole(path)
     if newest is None:
-        raise UserError(f"no whole checkpoint in {str(path)!r} (looked for checkpoints/step-*)")
+        raise UserError(f"no checkpoint in {str(path)!r} (looked for checkpoints/step-*)")
     return newest
 
 
+def is_step_folder(path: Path) -> bool:
+    return (path / MANIFEST).exists() or path.name.startswith("step-")
+
+
 def newest_whole(run_dir: Path) -> Checkpoint | None:
-    """The newest checkpoint of a run that verifies; damaged ones are passed over with a notice."""
+    """The newest checkpoint of a run that verifies, None for a run without any.
+
+    Damaged ones are passed over with a warning. Where all are damaged that is an error: nobody
+    wants a run to begin again in silence.
+    """
+    problems: list[str] = []
     for folder in saved_steps(run_dir):
         problem = damage(folder)
         if problem is None:
-            return _read(folder)
-        print(f"notice: passing over {folder}: {problem}")
+            for passed_over in problems:
+                print(f"warning: passing over {passed_over}", flush=True)
+            return read_verified(folder)
+        problems.append(f"{folder}: {problem}")
+    if problems:
+        raise UserError(f"no whole checkpoint in {str(run_dir)!r}: {'; '.join(problems)}")
     return None
 
 
 def damage(folder: Path) -> str | None:
     """What is missing or altered, every part of it; None for a whole checkpoint."""
-    if not (folder / MANIFEST).exists():
-        return f"no {MANIFEST}"
+    problems = [problem for name in CONTENT if (problem := _missing(folder / name))]
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        parts = {name: manifest[name] for name in CONTENT}
-    except (ValueError, KeyError) as error:
-        return f"{MANIFEST} is unreadable ({error})"
-    problems = []
-    for name, expected in parts.items():
-        if not (folder / name).exists():
-            problems.append(f"{name} is missing")
-        elif (folder / name).stat().st_size != expected["bytes"]:
-            size = (folder / name).stat().st_size
-            problems.append(f"{name} has {size} bytes instead of {expected['bytes']}")
-        elif sha256_of(folder / name) != expected["sha256"]:
-            problems.append(f"{name} differs from its SHA-256")
-    return ", ".join(problems) or None
+        parts = {name: (manifest[name]["bytes"], manifest[name]["sha256"]) for name in CONTENT}
+    except FileNotFoundError:
+        return ", ".join([f"{MANIFEST} is missing", *problems])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return ", ".join([f"{MANIFEST} is unreadable ({error})", *problems])
+    found = (_altered(folder / name, *expected) for name, expected in parts.items())
+    return ", ".join(problem for problem in found if problem) or None
 
 
-def _read(folder: Path) -> Checkpoint:
+def _missing(path: Path) -> str | None:
+    return None if path.is_file() else f"{path.name} is missing"
+
+
+def _altered(path: Path, num_bytes: int, sha256: str) -> str | None:
+    if not path.is_file():
+        return _missing(path)
+    size = path.stat().st_size
+    if size != num_bytes:
+        return f"{path.name} has {size} bytes instead of {num_bytes}"
+    return None if sha256_of(path) == sha256 else f"{path.name} differs from its SHA-256"
+
+
+def read_verified(folder: Path) -> Checkpoint:
+    """A checkpoint whose bytes need no second check: another process has just made it."""
     values = json.loads((folder / "state.json").read_text())
     if values.get("format_version") != TrainingState.format_version:
         raise UserError(

@@ -14,21 +14,23 @@ from torch import Tensor
 from backbone.transformer import DiffusionTransformer
 from runtime import checkpoint as checkpoints
 from runtime.batches import measure, spread_warning
+from runtime.checkpoint_writer import CheckpointWriter, Snapshot
 from runtime.config_schema import to_tree, to_yaml
 from runtime.ema import Ema
 from runtime.errors import UserError
 from runtime.interval import Interval
 from runtime.latents import LatentDataset
+from runtime.launch import on_main
 from runtime.network_cost import describe_network
-from runtime.run_folder import step_dir, write_json, write_text
+from runtime.run_folder import remove_leftovers, write_json, write_text
 from runtime.training_config import TrainConfig
 from runtime.versions import versions
 
 # What may change when a run goes on: where things lie, how they are computed, when it ends.
 FREE_KEYS = {
-    "num_steps", "latents_dir", "output_dir", "resume", "checkpoint_every", "log_every",
-    "contrast_every", "micro_batch_size", "num_workers", "precision", "compile",
-    "gradient_checkpointing", "timeout_minutes", "tracker", "sampler", "guidance",
+    "num_steps", "latents_dir", "output_dir", "resume", "checkpoint_every", "keep_last",
+    "keep_every", "log_every", "contrast_every", "micro_batch_size", "num_workers", "precision",
+    "compile", "gradient_checkpointing", "timeout_minutes", "tracker", "sampler", "guidance",
 }  # fmt: skip
 
 
@@ -99,6 +101,7 @@ class TrainingRun:
         self.ema = Ema(network, config.ema)
         self.optimizer = _adamw(config, network)
         self.interval = Interval(accelerator)
+        self.writer = CheckpointWriter(self.run_dir, config.keep_last, config.keep_every)
 
     def resume(self) -> int:
         """Takes over the run folder's newest whole checkpoint; returns the steps done so far."""
@@ -123,6 +126,7 @@ class TrainingRun:
     def open_folder(self) -> None:
         """Makes the run folder; called when nothing is left that could be wrong with the config."""
         if self.accelerator.is_main_process:
+            remove_leftovers(self.run_dir)
             write_text(self.run_dir / "config.yaml", to_yaml(self.config))
             write_json(self.run_dir / "run.json", {"versions": versions()})
 
@@ -183,17 +187,25 @@ class TrainingRun:
         }
 
     def save(self, step: int) -> None:
-        """Writes a checkpoint. All processes have to call it; the main one writes."""
+        """Begins to write a checkpoint, once the one before is whole.
+
+        All processes have to call it; the main one writes.
+        """
         interval = self.interval.state()
+        self.finish_saving()
         if self.accelerator.is_main_process:
-            checkpoints.save(
-                step_dir(self.run_dir, step),
-                self._state(step, interval),
-                self.network.state_dict(),
-                self.ema.state_dict(self.network),
-                self.optimizer.state_dict(),
+            self.writer.start(
+                Snapshot.of(
+                    self._state(step, interval),
+                    self.network.state_dict(),
+                    self.ema.state_dict(self.network),
+                    self.optimizer.state_dict(),
+                )
             )
-        self.accelerator.wait_for_everyone()
+
+    def finish_saving(self) -> None:
+        """Returns when every checkpoint is whole. All processes have to call it."""
+        on_main(self.accelerator, self.writer.wait)
 
     def _state(self, step: int, interval: dict[str, float | int]) -> checkpoints.TrainingState:
         scaler = self.accelerator.scaler

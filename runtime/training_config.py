@@ -111,6 +111,17 @@ class TrainConfig:
         },
     )
     checkpoint_every: int = field(default=50_000, metadata={"min": 1, "help": "optimizer steps"})
+    keep_last: int | None = field(
+        default=3,
+        metadata={"min": 1, "help": "newest checkpoints that stay, older ones go; null: all stay"},
+    )
+    keep_every: int | None = field(
+        default=None,
+        metadata={
+            "min": 1,
+            "help": "checkpoints of a multiple of this many optimizer steps stay for ever",
+        },
+    )
     log_every: int = field(default=100, metadata={"min": 1, "help": "optimizer steps"})
     contrast_every: int | None = field(
         default=1000,

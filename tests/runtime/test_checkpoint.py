@@ -86,6 +86,30 @@ def test_every_damaged_part_is_named(saved):
     problem = checkpoints.damage(folder)
     assert "ema.safetensors is missing" in problem
     assert "state.json has 2 bytes" in problem
+    (folder / "optimizer.pt").unlink()
+    (folder / checkpoints.MANIFEST).write_text('{"model.safetensors": 3}')
+    problem = checkpoints.damage(folder)
+    for part in ("ema.safetensors is missing", "optimizer.pt is missing", "manifest.json is unr"):
+        assert part in problem
+
+
+def test_where_every_checkpoint_is_damaged_nothing_begins_again_in_silence(saved):
+    run_dir, *_ = saved
+    for step, name in enumerate(("model.safetensors", "state.json", "manifest.json"), start=1):
+        (step_dir(run_dir, step) / name).unlink()
+    with pytest.raises(UserError) as caught:
+        checkpoints.newest_whole(run_dir)
+    for name in ("model.safetensors", "state.json", "manifest.json"):
+        assert f"{name} is missing" in str(caught.value)
+
+
+def test_neither_kind_of_weights_stands_in_for_the_other(saved):
+    run_dir, *_ = saved
+    found = checkpoints.load(run_dir)
+    for kind, name in (("raw", "model.safetensors"), ("ema", "ema.safetensors")):
+        (found.path / name).unlink()
+        with pytest.raises(FileNotFoundError, match=name):
+            found.weights(kind)
 
 
 def test_a_stray_file_is_ignored_and_a_half_written_folder_is_no_checkpoint(saved):
@@ -98,7 +122,7 @@ def test_a_stray_file_is_ignored_and_a_half_written_folder_is_no_checkpoint(save
 def test_missing_places_are_named(tmp_path):
     with pytest.raises(UserError, match="no checkpoint or run folder"):
         checkpoints.load(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="no whole checkpoint"):
+    with pytest.raises(UserError, match="no checkpoint in"):
         checkpoints.load(tmp_path)
 
 
