@@ -31,7 +31,7 @@ class EncodeConfig:
         default="fail",
         metadata={
             "choices": ("fail", "skip"),
-            "help": "at a damaged image: stop and name it, or leave it out and name it in the manifest",
+            "help": "at a damaged image: stop and name it, or leave it out, named in the manifest",
         },
     )
     kind: str = field(

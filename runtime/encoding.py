@@ -7,9 +7,8 @@ of the others do not depend on it.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -20,7 +19,7 @@ from runtime.encode_config import EncodeConfig
 from runtime.errors import UserError
 from runtime.image_source import BadImageError, ImageSource
 from runtime.images import from_uint8, refuse_non_finite
-from runtime.latent_writer import cut
+from runtime.latent_writer import plan
 from runtime.passport import DTYPES, Passport
 from runtime.scaling import Scaling
 from runtime.shard_notes import SkippedImage
@@ -44,25 +43,20 @@ def draft_passport(config: EncodeConfig, source: ImageSource, encoder: Autoencod
             f"the downsampling of {config.autoencoder}"
         )
     side = config.image_size // encoder.downsampling
-    histogram = np.bincount(source.labels, minlength=len(source.class_names))
-    return Passport(
-        kind=config.kind,
+    draft = plan(
+        source.labels,
+        source.class_names,
         latent_shape=(encoder.latent_channels, side, side),
-        dtype=config.dtype,
-        precision=config.precision,
-        mirrored_copies=config.mirrored_copies,
         image_size=config.image_size,
-        crop=CROP,
-        num_images=len(source),
-        class_names=tuple(source.class_names),
-        label_histogram=tuple(histogram.tolist()),
         autoencoder=encoder.identity,
         scaling=_scaling(config, encoder.scaling),
-        mean=None,
-        std=None,
-        shards=cut(len(source), config.shard_size),
-        images_sha256=source.sha256,
+        kind=config.kind,
+        mirrored_copies=config.mirrored_copies,
+        dtype=config.dtype,
+        crop=CROP,
+        shard_size=config.shard_size,
     )
+    return replace(draft, precision=config.precision, images_sha256=source.sha256)
 
 
 def _scaling(config: EncodeConfig, stated: Scaling) -> Scaling | None:

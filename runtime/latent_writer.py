@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from runtime.autoencoder import AutoencoderIdentity
 from runtime.errors import UserError
 from runtime.passport import MANIFEST, Passport, Shard, first_difference
 from runtime.scaling import Scaling
@@ -28,6 +29,42 @@ def cut(num_images: int, shard_size: int) -> tuple[Shard, ...]:
     )
 
 
+def plan(
+    labels: Int[np.ndarray, " images"],
+    class_names: Sequence[str],
+    latent_shape: tuple[int, int, int],
+    image_size: int,
+    autoencoder: AutoencoderIdentity,
+    scaling: Scaling | None,
+    kind: str = "latents",
+    mirrored_copies: bool = False,
+    dtype: str = "float32",
+    crop: str = "not stated",
+    shard_size: int = 1024,
+) -> Passport:
+    """The passport of a data set to be, with blanks for what is measured.
+
+    ``scaling`` None measures a mean and deviation per channel. Words are those of ``Passport``.
+    """
+    histogram = np.bincount(labels, minlength=len(class_names))
+    return Passport(
+        kind=kind,
+        latent_shape=latent_shape,
+        dtype=dtype,
+        mirrored_copies=mirrored_copies,
+        image_size=image_size,
+        crop=crop,
+        num_images=len(labels),
+        class_names=tuple(class_names),
+        label_histogram=tuple(histogram.tolist()),
+        autoencoder=autoencoder,
+        scaling=scaling,
+        mean=None,
+        std=None,
+        shards=cut(len(labels), shard_size),
+    )
+
+
 class LatentWriter:
     """The folder of a data set in the making.
 
@@ -43,7 +80,7 @@ class LatentWriter:
             self._refuse_another(finished, Passport.load(finished).blank())
         elif (folder / DRAFT).exists():
             self._refuse_another(folder / DRAFT, Passport.load(folder / DRAFT))
-        elif folder.exists() and any(folder.iterdir()):
+        elif folder.exists() and {path.name for path in folder.iterdir()} - {f".{DRAFT}.part"}:
             raise UserError(f"{folder} is not empty, and holds no latent data set to continue")
         else:
             draft.save(folder / DRAFT)

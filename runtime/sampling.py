@@ -84,6 +84,7 @@ def open_autoencoder(
         config.autoencoder_revision or (None if config.autoencoder else stated.revision),
         device,
     )
+    _require_shape(autoencoder, checkpoint)
     if autoencoder.identity.is_same_as(stated):
         return autoencoder, []
     if not config.allow_other_autoencoder:
@@ -92,6 +93,18 @@ def open_autoencoder(
             "autoencoder=NAME_OR_FOLDER, or allow_other_autoencoder=true to decode all the same"
         )
     return autoencoder, [f"decoding with {autoencoder.identity}, not with {stated}"]
+
+
+def _require_shape(autoencoder: Autoencoder, checkpoint: Checkpoint) -> None:
+    """Raises UserError if the autoencoder cannot decode latents of the checkpoint's shape."""
+    channels, rows, _ = checkpoint.state.passport["latent_shape"]
+    downsampling = checkpoint.state.passport["image_size"] // rows
+    if (autoencoder.latent_channels, autoencoder.downsampling) != (channels, downsampling):
+        raise UserError(
+            f"the latents have {channels} channels and downsampling {downsampling}, but "
+            f"{autoencoder.identity} has {autoencoder.latent_channels} and "
+            f"{autoencoder.downsampling}; give autoencoder=NAME_OR_FOLDER of the latents' own"
+        )
 
 
 class Sampler:

@@ -33,6 +33,16 @@ TINY = {
     "num_decoder_blocks": (1, 1, 1),
 }
 KL = {**CONV, "block_out_channels": (4, 8), "norm_num_groups": 2}
+F8 = {  # the depth of the Stable Diffusion autoencoders
+    "down_block_types": ("DownEncoderBlock2D",) * 4,
+    "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "block_out_channels": (4, 4, 4, 4),
+    "norm_num_groups": 2,
+    "layers_per_block": 1,
+}
+NO_QUANT = {"use_quant_conv": False, "use_post_quant_conv": False}
+F16 = {key: value[:1] * 5 for key, value in F8.items() if isinstance(value, tuple)}
+STATISTICS = [0.1 * i for i in range(1, 33)]
 
 # family, settings, scaling, downsampling, latent channels
 FAMILIES = {
@@ -59,6 +69,71 @@ FAMILIES = {
         8,
     ),
     "tiny": ("AutoencoderTiny", TINY, Scaling(1.0), 4, 4),
+    # The published ones in depth, channels and scaling, with few features.
+    "sd": ("AutoencoderKL", {**F8, "scaling_factor": 0.18215}, Scaling(0.18215), 8, 4),
+    "sdxl": (
+        "AutoencoderKL",
+        {**F8, "scaling_factor": 0.13025, "force_upcast": True},
+        Scaling(0.13025),
+        8,
+        4,
+    ),
+    "sd3": (
+        "AutoencoderKL",
+        {
+            **F8,
+            **NO_QUANT,
+            "latent_channels": 16,
+            "scaling_factor": 1.5305,
+            "shift_factor": 0.0609,
+            "force_upcast": True,
+        },
+        Scaling(1.5305, 0.0609),
+        8,
+        16,
+    ),
+    "va_vae": (
+        "AutoencoderKL",
+        {
+            **F8,
+            **F16,
+            "latent_channels": 32,
+            "scaling_factor": 1.0,
+            "latents_mean": STATISTICS,
+            "latents_std": STATISTICS,
+        },
+        Scaling(1.0, 0.0, tuple(STATISTICS), tuple(STATISTICS)),
+        16,
+        32,
+    ),
+    "dc_f32c32": (
+        "AutoencoderDC",
+        {
+            **{key: value[:1] * 6 for key, value in DC.items() if isinstance(value, tuple)},
+            "encoder_block_out_channels": (4, 4, 4, 8, 16, 32),
+            "decoder_block_out_channels": (4, 4, 4, 8, 16, 32),
+            "latent_channels": 32,
+            "attention_head_dim": 4,
+            "scaling_factor": 0.3189,
+        },
+        Scaling(0.3189),
+        32,
+        32,
+    ),
+    "taesd": (
+        "AutoencoderTiny",
+        {
+            "encoder_block_out_channels": (4, 4, 4, 4),
+            "decoder_block_out_channels": (4, 4, 4, 4),
+            "num_encoder_blocks": (1, 1, 1, 1),
+            "num_decoder_blocks": (1, 1, 1, 1),
+            "scaling_factor": 1.0,
+            "shift_factor": 0.0,
+        },
+        Scaling(1.0),
+        8,
+        4,
+    ),
 }
 
 
@@ -80,9 +155,12 @@ def autoencoder(folder: Path) -> Autoencoder:
     return load_autoencoder(str(folder))
 
 
+SIZE = (32, 64)  # pixels: a multiple of every downsampling
+
+
 def images(count: int = 3) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
-    return torch.rand(count, 3, 16, 24, generator=generator) * 2 - 1
+    return torch.rand(count, 3, *SIZE, generator=generator) * 2 - 1
 
 
 def test_what_its_config_says(autoencoder: Autoencoder, family: Any) -> None:
@@ -94,12 +172,13 @@ def test_what_its_config_says(autoencoder: Autoencoder, family: Any) -> None:
 
 def test_shapes_and_dtypes(autoencoder: Autoencoder) -> None:
     moments = autoencoder.moments(images())
-    rows, columns = 16 // autoencoder.downsampling, 24 // autoencoder.downsampling
+    rows, columns = (pixels // autoencoder.downsampling for pixels in SIZE)
     assert moments.shape == (3, 2 * autoencoder.latent_channels, rows, columns)
     assert moments.dtype == torch.float32
     log_variance = moments.chunk(2, dim=1)[1]
     assert log_variance.min() >= -30 and log_variance.max() <= 20
-    assert autoencoder.decode(moments.chunk(2, 1)[0], Scaling(), 2).shape == (3, 3, 16, 24)
+    assert bool((log_variance == -30).all()) != autoencoder.has_posterior
+    assert autoencoder.decode(moments.chunk(2, 1)[0], Scaling(), 2).shape == (3, 3, *SIZE)
 
 
 def test_decoding_undoes_the_scaling(autoencoder: Autoencoder) -> None:
@@ -158,6 +237,29 @@ def test_a_scaling_per_channel_without_factor_has_factor_one(tmp_path: Path) -> 
     del config["scaling_factor"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert load_autoencoder(str(tmp_path)).scaling.factor == 1.0
+
+
+def test_one_that_overflows_in_fp16_is_refused_there_alone(tmp_path: Path) -> None:
+    kind, settings, *_ = FAMILIES["sdxl"]
+    getattr(diffusers, kind)(**settings).save_pretrained(tmp_path)
+    assert load_autoencoder(str(tmp_path), dtype=torch.bfloat16).dtype == torch.bfloat16
+    with pytest.raises(UserError, match=r"overflows in fp16.*force_upcast"):
+        load_autoencoder(str(tmp_path), dtype=torch.float16)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"force_upcast": False}))
+    assert load_autoencoder(str(tmp_path), dtype=torch.float16).dtype == torch.float16
+
+
+def test_without_a_word_about_scaling_diffusers_own_holds(tmp_path: Path) -> None:
+    """The published ft-EMA and ft-MSE autoencoders say nothing in their config."""
+    kind, settings, *_ = FAMILIES["sd"]
+    getattr(diffusers, kind)(**settings).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for key in ("scaling_factor", "shift_factor", "latents_mean", "latents_std", "force_upcast"):
+        del config[key]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    autoencoder = load_autoencoder(str(tmp_path), dtype=torch.float16)
+    assert autoencoder.scaling == Scaling(0.18215)
 
 
 @pytest.mark.parametrize("missing", ["config.json", "diffusion_pytorch_model.safetensors"])

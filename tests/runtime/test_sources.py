@@ -1,5 +1,6 @@
 """Images have the same names, labels and pixels wherever they are read from."""
 
+import os
 import pickle
 import zipfile
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from runtime.errors import UserError
+from runtime.image_source import BadImageError
 from runtime.sources import Digits, open_source
 
 FILES = ("b/2.png", "b/10.png", "a/x.PNG", "a/deep/c/y.jpg", "z/._2.png", "z/1.bmp", "b/notes.txt")
@@ -100,6 +102,54 @@ def test_a_class_folder_without_images_is_refused(folder: Path) -> None:
     (folder / "empty").mkdir()
     with pytest.raises(UserError, match="empty holds no images"):
         open_source(str(folder))
+
+
+def test_a_zip_refuses_an_empty_class_as_a_folder_does(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    archive = folder.with_suffix(".zip")
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in folder.rglob("*"):
+            file.write(path, path.relative_to(folder).as_posix())
+    with pytest.raises(UserError, match="empty holds no images"):
+        open_source(str(archive))
+
+
+def test_links_are_followed_once(folder: Path) -> None:
+    (folder / "d").symlink_to("b", target_is_directory=True)
+    assert open_source(str(folder)).names == [*NAMES[:4], "d/10.png", "d/2.png", NAMES[4]]
+    (folder / "b" / "again").symlink_to(folder, target_is_directory=True)
+    with pytest.raises(UserError, match=r"again is a link to a folder that holds it"):
+        open_source(str(folder))
+
+
+def test_a_pipe_is_no_image(folder: Path) -> None:
+    (folder / "b" / "2.png").unlink()
+    os.mkfifo(folder / "b" / "2.png")
+    with pytest.raises(BadImageError, match=r"b/2\.png: it is no regular file"):
+        open_source(str(folder)).read(2)
+
+
+def test_synsets_are_numbered_as_everywhere(tmp_path: Path) -> None:
+    """ImageNet's 1,000 training folders in alphabetical order are labels 0 to 999."""
+    synsets = ["n15075141", "n01440764", "n01443537", "n02119789"]
+    for name in synsets:
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (2, 2)).save(tmp_path / name / f"{name}_1.JPEG")
+    source = open_source(str(tmp_path))
+    assert list(source.class_names) == sorted(synsets)
+    assert (
+        dict(zip(source.names, source.labels.tolist(), strict=True))["n01440764/n01440764_1.JPEG"]
+        == 0
+    )
+
+
+def test_the_hash_tells_names_and_labels_apart(folder: Path) -> None:
+    before = open_source(str(folder)).sha256
+    assert open_source(str(zipped(folder))).sha256 == before
+    (folder / "b" / "2.png").rename(folder / "b" / "3.png")
+    renamed = open_source(str(folder)).sha256
+    (folder / "b" / "3.png").rename(folder / "a" / "3.png")
+    assert len({before, renamed, open_source(str(folder)).sha256}) == 3
 
 
 def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
