@@ -23,6 +23,8 @@ from runtime.errors import UserError
 from runtime.latents import LatentDataset
 from runtime.seeding import Purpose, normals, permutation, uniforms
 
+CHUNK = 32  # images at a time, so that what lies between file and batch stays in the cache
+
 
 class Batch(NamedTuple):
     """What a training step needs, every random number included."""
@@ -70,13 +72,12 @@ class TrainingStream:
 
     def batch(self, step: int, slots: range) -> Batch:
         """The images in these slots of a step. Raises UserError for a damaged record."""
-        indices = self.indices(step, slots)
-        latents = self.dataset.read(indices, self._mirrored(step, slots)).float()
-        if self.dataset.passport.kind == "moments":
-            latents = posterior_sample(latents, self._normals(Purpose.POSTERIOR, step, slots))
+        x = torch.empty(len(slots), *self.dataset.passport.latent_shape)
+        for start in range(0, len(slots), CHUNK):
+            x[start : start + CHUNK] = self._latents(step, slots[start : start + CHUNK])
         return Batch(
-            x=self.dataset.scaling.normalise(latents),
-            y=torch.from_numpy(self.dataset.labels[indices]),
+            x=x,
+            y=torch.from_numpy(self.dataset.labels[self.indices(step, slots)]),
             noise=self._normals(Purpose.NOISE, step, slots),
             u=uniforms(self.seed, Purpose.TIME, step, slots),
             u_drop=uniforms(self.seed, Purpose.LABEL_DROP, step, slots),
@@ -87,6 +88,13 @@ class TrainingStream:
         num_records = len(self.dataset)
         places = (divmod(step * self.global_batch_size + slot, num_records) for slot in slots)
         return np.array([_order(self.seed, epoch, num_records)[place] for epoch, place in places])
+
+    def _latents(self, step: int, slots: range) -> Float[Tensor, "batch channels height width"]:
+        """Drawn and normalised."""
+        latents = self.dataset.read(self.indices(step, slots), self._mirrored(step, slots)).float()
+        if self.dataset.passport.kind == "moments":
+            latents = posterior_sample(latents, self._normals(Purpose.POSTERIOR, step, slots))
+        return self.dataset.scaling.normalise(latents)
 
     def _mirrored(self, step: int, slots: range) -> Bool[np.ndarray, " batch"]:
         if not self.mirror:
@@ -108,13 +116,9 @@ def posterior_sample(
     moments: Float[Tensor, "batch moments height width"],
     draw: Float[Tensor, "batch channels height width"],
 ) -> Float[Tensor, "batch channels height width"]:
-    """``mean + exp(log_variance / 2) draw``, for each number alike wherever it stands."""
+    """``mean + exp(log_variance / 2) draw``."""
     mean, log_variance = moments.chunk(2, dim=1)
-    # torch may leave exp to MKL, which rounds by where a number lies in memory: then an image
-    # would depend on its micro-batch.
-    deviation = log_variance.numpy() / 2
-    np.exp(deviation, out=deviation)
-    return torch.from_numpy(deviation).mul_(draw).add_(mean)
+    return (log_variance / 2).exp_().mul_(draw).add_(mean)
 
 
 class MicroBatches(Dataset[Batch | str]):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_latents import CLASS_NAMES, LATENT_SHAPE, NUM_IMAGES, mean_of
 
+from runtime import batches
 from runtime.batches import (
     Batch,
     Spread,
@@ -70,6 +71,14 @@ def test_workers_may_follow_reads_of_the_main_process(latents: Path) -> None:
     }  # fmt: skip
     here = joined(training_loader(dataset, **settings, num_workers=0))
     assert same(here, joined(training_loader(dataset, **settings, num_workers=2)))
+
+
+def test_batches_do_not_depend_on_how_many_images_are_worked_on_at_a_time(
+    latents: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = joined(loader(latents))
+    monkeypatch.setattr(batches, "CHUNK", 3)
+    assert same(whole, joined(loader(latents)))
 
 
 def test_a_posterior_draw_does_not_depend_on_its_batch() -> None:
