@@ -1,13 +1,12 @@
 """The parts of a training run around its loop: batch arithmetic, data checks, saving, resuming."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from jaxtyping import Float
 from torch import Tensor
 
@@ -22,9 +21,11 @@ from runtime.interval import Interval
 from runtime.latents import LatentDataset
 from runtime.launch import on_main
 from runtime.network_cost import describe_network
+from runtime.resuming import find_checkpoint, on_all
 from runtime.run_folder import remove_leftovers, write_json, write_text
 from runtime.training_config import TrainConfig
 from runtime.versions import versions
+from runtime.warm_start import Classes, take_over
 
 # What may change when a run goes on: where things lie, how they are computed, when it ends.
 FREE_KEYS = {
@@ -101,18 +102,17 @@ class TrainingRun:
         self.ema = Ema(network, config.ema)
         self.optimizer = _adamw(config, network)
         self.interval = Interval(accelerator)
+        self.origin: dict[str, Any] | None = None  # where init_from was, and what it gave
         self.writer = CheckpointWriter(self.run_dir, config.keep_last, config.keep_every)
 
     def resume(self) -> int:
-        """Takes over the run folder's newest whole checkpoint; returns the steps done so far."""
-        found = self._find_checkpoint()
-        steps = gather_object([0 if found is None else found.state.step])
-        if len(set(steps)) > 1:
-            raise UserError(
-                f"the processes see checkpoints of different steps ({min(steps)}, {max(steps)}): "
-                f"output_dir {str(self.run_dir)!r} has to be one folder for all of them"
-            )
+        """Takes over the checkpoint that the run goes on from; returns the steps done so far.
+
+        A new run takes over the weights of ``init_from``, if there is one.
+        """
+        found = on_all(self.accelerator, lambda: find_checkpoint(self.config))
         if found is None:
+            self._start_from_other_run()
             return 0
         self._require_same_run(found)
         self.network.load_state_dict(found.weights("raw"))
@@ -123,25 +123,38 @@ class TrainingRun:
             self.accelerator.scaler.load_state_dict(found.state.loss_scaler)
         return found.state.step
 
+    def _start_from_other_run(self) -> None:
+        path, kind = self.config.init_from, self.config.init_weights
+        if path is None:
+            return
+        found = on_all(self.accelerator, lambda: checkpoints.load(Path(path)))
+        assert found is not None
+        theirs = found.state.train_config()
+        try:
+            taken_over = take_over(
+                self.network,
+                found.weights(kind),
+                Classes(self.dataset.passport.class_names, self.config.label_drop > 0),
+                Classes(tuple(found.state.passport["class_names"]), theirs.label_drop > 0),
+            )
+        except UserError as error:
+            raise UserError(f"init_from = {path!r}: {error}") from None
+        self.ema = Ema(self.network, self.config.ema)
+        self.origin = {
+            "checkpoint": str(found.path), "identity": found.identity, "weights": kind,
+            "step": found.state.step, **asdict(taken_over),
+        }  # fmt: skip
+        if self.accelerator.is_main_process:
+            print(f"begins with the {kind} weights of {found.path}: {taken_over}", flush=True)
+
     def open_folder(self) -> None:
         """Makes the run folder; called when nothing is left that could be wrong with the config."""
         if self.accelerator.is_main_process:
             remove_leftovers(self.run_dir)
             write_text(self.run_dir / "config.yaml", to_yaml(self.config))
             write_json(self.run_dir / "run.json", {"versions": versions()})
-
-    def _find_checkpoint(self) -> checkpoints.Checkpoint | None:
-        if self.config.resume == "never":
-            if checkpoints.saved_steps(self.run_dir):
-                raise UserError(
-                    f"{str(self.run_dir)!r} holds checkpoints and resume=never; "
-                    "choose another output_dir, or resume=auto"
-                )
-            return None
-        found = checkpoints.newest_whole(self.run_dir)
-        if found is not None and found.state.step > self.config.num_steps:
-            raise UserError(f"{str(found.path)!r} is beyond num_steps = {self.config.num_steps}")
-        return found
+            if self.origin is not None:
+                write_json(self.run_dir / "init_from.json", self.origin)
 
     def _require_same_run(self, found: checkpoints.Checkpoint) -> None:
         """Another config may continue a run only where that leaves its draws and network alone."""

@@ -106,9 +106,19 @@ class TrainConfig:
     resume: str = field(
         default="auto",
         metadata={
-            "choices": ("auto", "never"),
-            "help": "auto: from the newest whole checkpoint of the run folder",
+            "help": "auto: from the newest whole checkpoint of the run folder; never: afresh, in "
+            "an empty folder; or a step folder: from exactly this checkpoint",
         },
+    )
+    init_from: str | None = field(
+        default=None,
+        metadata={
+            "help": "checkpoint of another run whose weights a new run begins with, but for the "
+            "classes; null: initial weights"
+        },
+    )
+    init_weights: str = field(
+        default="ema", metadata={"choices": ("ema", "raw"), "help": "which weights of init_from"}
     )
     checkpoint_every: int = field(default=50_000, metadata={"min": 1, "help": "optimizer steps"})
     keep_last: int | None = field(
