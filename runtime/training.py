@@ -149,10 +149,12 @@ class TrainingRun:
 
     def open_folder(self) -> None:
         """Makes the run folder; called when nothing is left that could be wrong with the config."""
+        self.spread = measure(self.dataset, self.config.seed)
         if self.accelerator.is_main_process:
             remove_leftovers(self.run_dir)
             write_text(self.run_dir / "config.yaml", to_yaml(self.config))
-            write_json(self.run_dir / "run.json", {"versions": versions()})
+            seen = {"latents_seen": self.spread._asdict(), "versions": versions()}
+            write_json(self.run_dir / "run.json", seen)
             if self.origin is not None:
                 write_json(self.run_dir / "init_from.json", self.origin)
 
@@ -236,9 +238,8 @@ class TrainingRun:
         )
 
     def summary(self, plan: BatchPlan) -> str:
-        """The first lines of a run."""
-        passport, config = self.dataset.passport, self.config
-        spread = measure(self.dataset, config.seed)
+        """The first lines of a run, once its folder is open."""
+        passport, config, spread = self.dataset.passport, self.config, self.spread
         lines = [
             f"{plan}; precision {config.precision}; seed {config.seed}",
             describe_network(config, self.network),

@@ -6,6 +6,7 @@ import pytest
 
 from runtime.config import read_config
 from runtime.encode_config import EncodeConfig
+from runtime.errors import UserError
 from runtime.training_config import TrainConfig, sections_of
 
 ROOT = Path(__file__).parents[2]
@@ -36,3 +37,9 @@ def test_a_training_config_finds_its_latents(path: Path) -> None:
     assert len(found) == 1, f"no encode config writes {training.latents_dir}"
     assert found[0].image_size == training.image_size
     assert found[0].mirrored_copies or not training.mirror
+
+
+@pytest.mark.parametrize("key", ["model=DiT-S/2", "attention=vca", "num_classes=3"])
+def test_latents_depend_on_no_model(key: str) -> None:
+    with pytest.raises(UserError, match=f"unknown key '{key.partition('=')[0]}'"):
+        read_config(EncodeConfig, [str(ENCODE[0]), key])

@@ -1,6 +1,7 @@
 """Scaling loses nothing, in both modes, in memory and in JSON."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -54,3 +55,13 @@ def test_a_scaling_that_cannot_be_undone_is_refused() -> None:
         Scaling(mean=(0.0,), std=(0.0,))
     with pytest.raises(ValueError, match="1 means, but 2"):
         Scaling(mean=(0.0,), std=(1.0, 1.0))
+
+
+def test_no_scaling_is_written_in_code() -> None:
+    """It comes with the autoencoder's weights, and then with the latents."""
+    root = Path(__file__).parents[2]
+    folders = ("runtime", "process", "dit", "sit", "backbone", "tools", "assets", "configs")
+    files = [*root.glob("*.py"), *(path for name in folders for path in (root / name).rglob("*.*"))]
+    sources = [path for path in files if path.suffix in (".py", ".yaml")]
+    assert len(sources) > 50
+    assert [path for path in sources if "0.182" in path.read_text()] == []
