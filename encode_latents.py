@@ -50,15 +50,13 @@ def main(arguments: list[str]) -> None:
 
     started, num_encoded = time.perf_counter(), 0
     others = {writer.path(shard): len(ids) for shard, ids in left.items() if shard not in missing}
-    progress = EncodingProgress(
-        sum(map(len, left.values())), others, silent=not accelerator.is_main_process
-    )
-    for shard in encode_shards(config, source, autoencoder, missing, progress):
-        writer.write(shard.number, shard.values, shard.labels, shard.ids, shard.skipped)
-        num_encoded += len(shard.ids)
-    num_encoded = sum(gather_object([num_encoded]))
+    num_left, silent = sum(map(len, left.values())), not accelerator.is_main_process
+    with EncodingProgress(num_left, others, silent) as progress:
+        for shard in encode_shards(config, source, autoencoder, missing, progress):
+            writer.write(shard.number, shard.values, shard.labels, shard.ids, shard.skipped)
+            num_encoded += len(shard.ids)
+        num_encoded = sum(gather_object([num_encoded]))
     speed = num_encoded / (time.perf_counter() - started)
-    progress.close()
 
     measures = gather_object([(shard, writer.measure(shard)) for shard in mine])
 

@@ -32,9 +32,13 @@ class EncodingProgress:
         finished = [path for path, (stamp, _) in self._others.items() if _stamp(path) != stamp]
         return sum(self._others.pop(path)[1] for path in finished)
 
-    def close(self) -> None:
-        """Call it when all processes are done."""
-        self._bar.update(sum(count for _, count in self._others.values()))
+    def __enter__(self) -> "EncodingProgress":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Leave it when all processes are done: then all images are."""
+        if kind is None:
+            self._bar.update(sum(count for _, count in self._others.values()))
         self._bar.close()
 
 

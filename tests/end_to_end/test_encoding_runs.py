@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from odd_images import DAMAGED, NUM_READABLE, write_odd_images
 from programs import ROOT, Program
 
 COMMAND = (
@@ -71,8 +73,54 @@ def test_killed_and_started_again_it_writes_the_same_bytes(
     (folder / "shard-00001.safetensors").write_bytes(damaged)
     finished = program(*COMMAND, f"latents_dir={folder}")
     assert "1,797 of 1,797" not in finished.stdout
+    kept_shards = int(re.match(r"(\d+) of 18 shards are finished and kept", finished.stdout)[1])
+    assert 2 <= kept_shards < 18
     assert (folder / "shard-00000.safetensors").stat().st_mtime_ns == kept
     assert content(folder) == expected
+
+
+@pytest.fixture(scope="module")
+def odd_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_odd_images(tmp_path_factory.mktemp("odd"))
+
+
+@pytest.fixture
+def odd_command(odd_images: Path, tmp_path: Path) -> tuple[str, ...]:
+    config = tmp_path / "odd.yaml"
+    config.write_text(f"images: {odd_images}\nautoencoder: identity\nimage_size: 8\n")
+    return "encode_latents.py", str(config), "shard_size=7"
+
+
+def test_odd_files_give_the_same_bytes_however_they_are_encoded(
+    program: Program, tmp_path: Path, odd_command: tuple[str, ...]
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    skipping = (*odd_command, "on_bad_image=skip")
+    finished = program(*skipping, f"latents_dir={one}", "batch_size=2", "num_workers=0")
+    for name, (_, reason) in DAMAGED.items():
+        assert re.search(rf"skipped '{re.escape(name)}': .*{re.escape(reason)}", finished.stdout)
+    assert f"{NUM_READABLE} of {NUM_READABLE} images encoded now" in finished.stdout
+    program(*skipping, f"latents_dir={two}", processes=2)
+    assert content(two) == content(one)
+    manifest = json.loads((one / "manifest.json").read_text())
+    skipped = [image["name"] for shard in manifest["shards"] for image in shard["skipped"]]
+    assert sorted(skipped) == sorted(DAMAGED) and manifest["num_images"] == NUM_READABLE
+
+    (two / "shard-00001.safetensors").unlink()
+    finished = program(*skipping, f"latents_dir={two}")
+    assert finished.stdout.startswith("5 of 6 shards are finished and kept")
+    assert content(two) == content(one)
+
+
+def test_a_damaged_file_stops_it_by_name(
+    program: Program, tmp_path: Path, odd_command: tuple[str, ...]
+) -> None:
+    finished = program(*odd_command, f"latents_dir={tmp_path / 'latents'}", status=2)
+    error = finished.stderr.strip().splitlines()[-1]
+    first = min(DAMAGED)
+    assert error.startswith(f"error: cannot read the image {first}: ")
+    assert DAMAGED[first][1] in error
+    assert not (tmp_path / "latents" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize(
