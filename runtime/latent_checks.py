@@ -7,7 +7,7 @@ import numpy as np
 
 from runtime.errors import UserError
 from runtime.passport import MANIFEST, Passport
-from runtime.shards import ShardIndex, read_index
+from runtime.shard_index import ShardIndex, read_index
 
 OTHER_INDEX = f"header, labels, ids or checksums are not those that {MANIFEST} names"
 

@@ -13,9 +13,10 @@ from runtime.autoencoder import AutoencoderIdentity
 from runtime.errors import UserError
 from runtime.passport import MANIFEST, Passport, Shard, first_difference
 from runtime.scaling import Scaling
+from runtime.shard_index import read_index
 from runtime.shard_notes import SkippedImage
 from runtime.shard_proof import ShardMeasure, is_proven, measure_shard
-from runtime.shards import read_index, write_shard
+from runtime.shards import write_shard
 
 DRAFT = "draft.json"  # the passport with its blanks, until the manifest takes its place
 

@@ -10,16 +10,9 @@ from jaxtyping import Float
 from runtime.atomic import sha256_of
 from runtime.errors import UserError
 from runtime.passport import Passport
+from runtime.shard_index import ShardIndex, opened, read_index
 from runtime.shard_notes import ShardNotes
-from runtime.shards import (
-    ShardIndex,
-    opened,
-    read_index,
-    record_bytes,
-    record_crc,
-    shard_content,
-    value_names,
-)
+from runtime.shards import record_bytes, record_crc, shard_content, value_names
 
 
 def check_shard(path: Path, passport: Passport) -> ShardIndex:

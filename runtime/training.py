@@ -12,7 +12,6 @@ from torch import Tensor
 
 from backbone.transformer import DiffusionTransformer
 from runtime import checkpoint as checkpoints
-from runtime.batches import measure, spread_warning
 from runtime.checkpoint_writer import CheckpointWriter, Snapshot
 from runtime.config_schema import to_tree, to_yaml
 from runtime.ema import Ema
@@ -23,6 +22,7 @@ from runtime.launch import on_main
 from runtime.network_cost import describe_network
 from runtime.resuming import find_checkpoint, on_all
 from runtime.run_folder import remove_leftovers, write_json, write_text
+from runtime.spread import measure, spread_warning
 from runtime.training_config import TrainConfig
 from runtime.versions import versions
 from runtime.warm_start import Classes, take_over

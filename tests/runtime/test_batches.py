@@ -1,7 +1,6 @@
 """Training batches are a pure function of (seed, step, slot)."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,8 @@ from tiny_latents import CLASS_NAMES, LATENT_SHAPE, NUM_IMAGES, mean_of
 from runtime import batches
 from runtime.batches import (
     Batch,
-    Spread,
     TrainingStream,
-    measure,
     posterior_sample,
-    spread_warning,
     training_loader,
 )
 from runtime.errors import UserError
@@ -189,36 +185,6 @@ def test_draws_are_what_they_say(latents: Path) -> None:
         assert uniform.min() >= 0 and uniform.max() < 1
         assert abs(uniform.mean() - 0.5) < 0.03 and abs(uniform.var() - 1 / 12) < 0.01
     assert abs(torch.corrcoef(torch.stack([batch.u, batch.u_drop]))[0, 1]) < 0.1
-
-
-def test_measure_agrees_with_the_passport(make_latents: Any) -> None:
-    dataset = LatentDataset(make_latents(log_variance=-30.0))
-    spread = measure(dataset, seed=0)
-    assert spread.mean == pytest.approx(dataset.passport.mean, abs=1e-5)
-    assert spread.std == pytest.approx(dataset.passport.std, rel=0.01)
-
-
-def test_measure_knows_the_channels(make_latents: Any) -> None:
-    """A scaling per channel that was measured on these latents evens them out."""
-    even = LatentDataset(make_latents("even", log_variance=-30.0, scaling=None))
-    assert measure(even, seed=0).channel_stds == pytest.approx((1, 1), rel=0.01)
-    scaling = replace(even.scaling, std=(even.scaling.std[0], 10 * even.scaling.std[1]))
-    uneven = LatentDataset(make_latents("uneven", log_variance=-30.0, scaling=scaling))
-    assert measure(uneven, seed=0).channel_stds == pytest.approx((1, 0.1), rel=0.01)
-
-
-def test_warning_names_the_spread() -> None:
-    assert spread_warning(Spread(0.0, 1.0, (0.5, 1.0, 2.0))) is None
-    for std in (0.18, 5.5):
-        message = spread_warning(Spread(0.0, std, (1.0, 1.0)))
-        assert message is not None and str(std) in message
-
-
-def test_warning_names_the_channel() -> None:
-    for std in (0.18, 5.5):
-        message = spread_warning(Spread(0.0, 1.0, (1.0, std, 1.0)))
-        assert message is not None and "1 of 3 channels" in message
-        assert f"channel 1 of the latents has a standard deviation of {std}" in message
 
 
 def test_mirror_without_mirrored_copies_is_refused(make_latents: Any) -> None:
