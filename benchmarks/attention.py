@@ -24,7 +24,7 @@ from backbone.site import AttentionSite
 from backbone.sizes import SIZES
 from baselines.agent import AgentConfig
 from benchmarks.measure import PRECISIONS, Timing, autocast, peak_bytes, saved_bytes, time_in_turn
-from benchmarks.report import RATIOS, Table, machine, plot, write_results
+from benchmarks.report import RATIOS, Table, machine, plot, require_some, write_results
 from runtime.config import read_options
 from runtime.errors import UserError, run
 from runtime.factory import ATTENTIONS
@@ -64,7 +64,11 @@ class AttentionBenchmarkConfig:
     rounds: int = field(default=15, metadata={"min": 1})
     max_seconds: float = field(
         default=60.0,
-        metadata={"above": 0, "help": "for all rounds of one number of tokens; rounds are cut"},
+        metadata={
+            "above": 0,
+            "help": "for the rounds of one number of tokens, "
+            "forward and training each; rounds are cut",
+        },
     )
     max_seconds_per_call: float = field(
         default=30.0,
@@ -75,6 +79,9 @@ class AttentionBenchmarkConfig:
         metadata={"help": "peak memory as well; on a CPU each case takes a fresh process"},
     )
     output_dir: str = field(default="runs/benchmarks/attention")
+
+    def __post_init__(self) -> None:
+        require_some(tokens=self.tokens, sizes=self.sizes, precisions=self.precisions)
 
 
 @dataclass(frozen=True)
@@ -148,12 +155,12 @@ def main(arguments: list[str]) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print(machine(device), flush=True)
     results: list[Result] = []
+    output = Path(config.output_dir)
     for size in config.sizes:
         for precision in config.precisions:
             of_table = _measure_table(config, size, precision, device)
             results += of_table
             rows = [r for r in of_table if not r.case.compiled]
-            output = Path(config.output_dir)
             plot(
                 output / f"{size}_{precision}.png",
                 f"{size} width ({SIZES[size].dim}), {precision}, {device}",
@@ -189,7 +196,8 @@ def _measure_table(
                 table.note(f"{name} at {tokens} tokens left out: expected {seconds:.0f} s a call")
                 del cases[name]
         if "softmax" not in cases:
-            break
+            table.note(f"all layers at {tokens} tokens left out: nothing to compare them with")
+            continue
         of_row = _measure(config, list(cases.values()))
         results += of_row
         for result in of_row:

@@ -10,6 +10,7 @@ latents; what counts are the ratios to softmax attention. Leaves ``results.json`
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -18,13 +19,14 @@ from torch import Tensor
 from backbone.counts import network_macs
 from backbone.transformer import DiffusionTransformer
 from benchmarks.measure import PRECISIONS, Timing, autocast, time_in_turn
-from benchmarks.report import RATIOS, Table, machine, write_results
+from benchmarks.report import RATIOS, Table, machine, require_some, write_results
 from process.process import Process
 from runtime.build import build_network, build_process
 from runtime.config import read_config, read_options
 from runtime.ema import Ema
 from runtime.errors import run
 from runtime.factory import ATTENTIONS, MODELS
+from runtime.network_cost import build_without_memory
 from runtime.training_config import TrainConfig, sections_of
 from vca.attention import VARIANTS
 
@@ -56,9 +58,16 @@ class ModelBenchmarkConfig:
     batch: int = field(default=8, metadata={"min": 1, "help": "images per step at 256 pixels"})
     rounds: int = field(default=15, metadata={"min": 1})
     max_seconds: float = field(
-        default=120.0, metadata={"above": 0, "help": "for all rounds of a row; rounds are cut"}
+        default=120.0,
+        metadata={
+            "above": 0,
+            "help": "for the rounds of a row, training and sampling each; rounds are cut",
+        },
     )
     output_dir: str = field(default="runs/benchmarks/model")
+
+    def __post_init__(self) -> None:
+        require_some(models=self.models, image_sizes=self.image_sizes, precisions=self.precisions)
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,8 @@ class Result:
 
 def main(arguments: list[str]) -> None:
     config = read_options(ModelBenchmarkConfig, arguments)
+    for case in product(config.models, config.image_sizes, ("softmax", *config.attentions)):
+        build_without_memory(_settings(*case))  # mistakes end the program before hours of work
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(machine(device.type), flush=True)
     results: list[Result] = []
@@ -119,7 +130,7 @@ class Steps:
         shape = (batch, network.config.in_channels, *network.config.latent_size)
         self.x, self.noise = (torch.randn(shape, generator=generator).to(device) for _ in range(2))
         self.u = torch.rand(batch, generator=generator).to(device)
-        self.y = torch.arange(batch, device=device)
+        self.y = torch.arange(batch, device=device) % network.config.num_classes
 
     def train(self) -> None:
         with autocast(self.precision, self.device):

@@ -30,6 +30,13 @@ WIDE = {"layer": 20, "part": 24, "rounds": 16}  # columns of a table, in charact
 RATIOS = "layers other than softmax as ratios to it"
 
 
+def require_some(**lists: Sequence[object]) -> None:
+    """Raises ValueError for an empty list: nothing would be measured."""
+    for name, entries in lists.items():
+        if not entries:
+            raise ValueError(f"{name} = [] leaves nothing to measure")
+
+
 def machine(device: str) -> str:
     """One line: what the numbers were measured on."""
     if device == "cuda":

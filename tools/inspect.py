@@ -4,7 +4,7 @@
 
 Writes a picture per kind of map (``stage1.png``, ``importance.png`` and ``stage2.png`` for
 Visual-Contrast Attention, ``softmax.png`` for softmax attention): a row per block, a column per
-head. Prints lambda and more of each contrast layer. How to read both: docs/attention.md.
+head. For the former also prints a table, lambda among it. How to read both: docs/attention.md.
 """
 
 from dataclasses import dataclass, field
@@ -35,7 +35,8 @@ from runtime.scaling import Scaling
 @dataclass(frozen=True)
 class InspectConfig:
     image: int = field(
-        default=0, metadata={"min": 0, "help": "number of the image, as in sample.py"}
+        default=0,
+        metadata={"min": 0, "help": "number of the image, as in sample.py labels=balanced"},
     )
     seed: int = field(default=0, metadata={"min": 0, "max": 2**64 - 1})
     call: int = field(default=10, metadata={"min": 0, "help": "which network call, from 0"})
@@ -78,7 +79,7 @@ def main(arguments: list[str]) -> None:
         with torch.inference_mode():
             maps = [head_maps(*call, network.config.grid, query) for call in calls]
     except ValueError as error:
-        raise UserError(str(error)) from None
+        raise UserError(f"attention={trained.attention}: {error}") from None
     if has_contrast(network):
         with torch.inference_mode():
             blocks = {f"block {i}": report_block(*call) for i, call in enumerate(calls)}

@@ -60,12 +60,44 @@ def test_what_would_take_too_long_is_left_out_by_name(
     [
         ("tokens=[60]", "tokens = 60 is not a square number"),
         ("attentions=[vcaa]", "did you mean 'vca'"),
+        ("sizes=[]", r"sizes = \[\] leaves nothing to measure"),
     ],
 )
 def test_mistakes_are_told(tmp_path: Path, argument: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         attention(small(tmp_path / "none", argument))
     assert not (tmp_path / "none").exists()
+
+
+def test_no_number_of_tokens_is_dropped_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["tokens=[16,64,256]", "sizes=[XXS]", "attentions=[vca]", "peaks=false"]
+    attention(small(tmp_path, *arguments, "max_seconds_per_call=1e-9"))
+    printed = capsys.readouterr().out
+    assert all(f"all layers at {tokens} tokens left out" in printed for tokens in (64, 256))
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("models=[]", r"models = \[\] leaves nothing to measure"),
+        ("image_sizes=[64,100]", "image_size 100 is not divisible"),
+    ],
+)
+def test_networks_that_cannot_be_are_refused_before_any_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argument: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        model(small(tmp_path / "none", "models=[DiT-XXS/2]", argument))
+    assert not (tmp_path / "none").exists()
+    assert "training step" not in capsys.readouterr().out
+
+
+def test_a_batch_may_be_larger_than_the_number_of_classes(tmp_path: Path) -> None:
+    keys = "models=[DiT-XXS/2]", "image_sizes=[16]", "attentions=[]", "compile=false", "batch=4"
+    model(small(tmp_path, *keys))
+    assert results(tmp_path)[0]["batch"] == 1024
 
 
 @pytest.mark.parametrize("name", ["DiT-XXS/2", "SiT-XXS/2"])
