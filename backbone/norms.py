@@ -75,7 +75,8 @@ class _NormedDifference(torch.autograd.Function):
         inverse = _inverse_rms(difference, ctx.eps)
         grad = grad.to(difference.dtype)
         product = grad * difference
-        grad_gain = (product * inverse).sum_to_size(gain.shape)
+        learns = ctx.needs_input_grad[3]
+        grad_gain = (product * inverse).sum_to_size(gain.shape) if learns else None
         along = (product * gain).mean(-1, keepdim=True) * inverse**3
         grad_difference = torch.addcmul(grad * gain * inverse, difference, along, value=-1)
         grad_u = grad_difference.to(u.dtype)

@@ -23,7 +23,16 @@ from backbone.macs import CountsMacs
 from backbone.site import AttentionSite
 from backbone.sizes import SIZES
 from baselines.agent import AgentConfig
-from benchmarks.measure import PRECISIONS, Timing, autocast, peak_bytes, saved_bytes, time_in_turn
+from benchmarks.measure import (
+    COMPILED,
+    PRECISIONS,
+    Timing,
+    autocast,
+    in_order,
+    peak_bytes,
+    saved_bytes,
+    time_in_turn,
+)
 from benchmarks.report import RATIOS, Table, machine, plot, require_some, write_results
 from runtime.config import read_options
 from runtime.errors import UserError, run
@@ -37,7 +46,6 @@ VARIANTS = {
 }
 LAYERS = {name: (name, entry.config()) for name, entry in ATTENTIONS.items()} | VARIANTS
 MAPS = "vca-maps"
-COMPILED = "+compile"  # follows the name of a layer
 
 
 @dataclass(frozen=True)
@@ -182,8 +190,7 @@ def _measure_table(
     config: AttentionBenchmarkConfig, size: str, precision: str, device: str
 ) -> list[Result]:
     """All numbers of tokens of one table, printed row by row."""
-    names = ["softmax", *(name for name in config.attentions if name != "softmax")]
-    names += [name + COMPILED for name in names if config.compile and name != MAPS]
+    names = in_order(config.attentions, [n for n in LAYERS if config.compile and n != MAPS])
     columns = ["MACs", "forward", "forward + backward", "kept for backward", "peak"]
     table = Table(f"{size} width, {precision}; {RATIOS}", ["tokens", "images", "layer", *columns])
     results: list[Result] = []

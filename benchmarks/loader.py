@@ -27,9 +27,9 @@ from runtime.autoencoder import AutoencoderIdentity
 from runtime.batches import Batch, TrainingStream, posterior_sample, training_loader
 from runtime.config import read_options
 from runtime.errors import run
-from runtime.latent_writer import LatentWriter, cut
+from runtime.latent_writer import LatentWriter, plan
 from runtime.latents import LatentDataset
-from runtime.passport import DTYPES, Passport
+from runtime.passport import DTYPES
 from runtime.scaling import Scaling
 from runtime.seeding import Purpose, generator, normals, uniforms
 
@@ -112,30 +112,26 @@ def _latents(config: LoaderBenchmarkConfig) -> Iterator[Path]:
 def make_up_latents(config: LoaderBenchmarkConfig, folder: Path) -> None:
     """Moments with mirrored copies, as encoding with the default settings stores them."""
     shape = (config.latent_channels, config.latent_side, config.latent_side)
-    draft = Passport(
-        kind="moments",
+    labels = torch.zeros(config.num_images, dtype=torch.int64)
+    draft = plan(
+        labels.numpy(),
+        ("made up",),
         latent_shape=shape,
-        dtype=config.dtype,
-        mirrored_copies=True,
         image_size=8 * config.latent_side,
-        crop="none: made up",
-        num_images=config.num_images,
-        class_names=("made up",),
-        label_histogram=(config.num_images,),
         autoencoder=AutoencoderIdentity("none", None, "0" * 64),
         scaling=Scaling(),
-        mean=None,
-        std=None,
-        shards=cut(config.num_images, 1024),
+        kind="moments",
+        mirrored_copies=True,
+        dtype=config.dtype,
+        crop="none: made up",
     )
     writer = LatentWriter(folder, draft)
     for number, ids in enumerate(draft.cuts):
         mean = normals(0, Purpose.NOISE, number, range(len(ids)), shape)
         moments = torch.cat([mean, torch.full_like(mean, -6.0)], dim=1)
         values = {"moments": moments, "moments_mirrored": moments.flip(-1)}
-        labels = torch.zeros(len(ids), dtype=torch.int64)
-        writer.write(number, values, labels, torch.arange(ids.start, ids.stop))
-    writer.finish([writer.measure(number) for number in range(len(draft.shards))])
+        writer.write(number, values, labels[: len(ids)], torch.arange(ids.start, ids.stop))
+    writer.finish()
 
 
 # --- speed ------------------------------------------------------------------------------------

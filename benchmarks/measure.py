@@ -7,7 +7,7 @@ cases run in turn, round after round, and the ratio is the median of the rounds'
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,13 @@ from torch import Tensor, nn
 Case = Callable[[], object]
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16}
+COMPILED = "+compile"  # follows the name of what runs compiled
+
+
+def in_order(attentions: Sequence[str], compiled: Sequence[str]) -> list[str]:
+    """What runs in turn: softmax first, the others, and those of ``compiled`` once more."""
+    names = ["softmax", *(name for name in attentions if name != "softmax")]
+    return names + [name + COMPILED for name in names if name in compiled]
 
 
 @dataclass(frozen=True)

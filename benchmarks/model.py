@@ -18,7 +18,7 @@ from torch import Tensor
 
 from backbone.counts import network_macs
 from backbone.transformer import DiffusionTransformer
-from benchmarks.measure import PRECISIONS, Timing, autocast, time_in_turn
+from benchmarks.measure import COMPILED, PRECISIONS, Timing, autocast, in_order, time_in_turn
 from benchmarks.report import RATIOS, Table, machine, require_some, write_results
 from process.process import Process
 from runtime.build import build_network, build_process
@@ -31,7 +31,6 @@ from runtime.training_config import TrainConfig, sections_of
 from vca.attention import VARIANTS
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-COMPILED = "+compile"  # follows the name of an attention
 ATTENTION_KEYS = {name: (f"attention={name}",) for name in ATTENTIONS} | {
     f"vca-{variant}": ("attention=vca", f"vca.variant={variant}")
     for variant in VARIANTS
@@ -155,8 +154,7 @@ def _measure(
 ) -> list[Result]:
     """Networks that run in turn, softmax attention first."""
     batch = max(1, config.batch * 256**2 // image_size**2)
-    names = ["softmax", *(name for name in config.attentions if name != "softmax")]
-    names += [name + COMPILED for name in names if config.compile]
+    names = in_order(config.attentions, tuple(ATTENTION_KEYS) if config.compile else ())
     steps: dict[str, Steps] = {}
     for name in names:
         settings = _settings(model, image_size, name.removesuffix(COMPILED))

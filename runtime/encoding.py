@@ -23,6 +23,7 @@ from runtime.latent_writer import plan
 from runtime.passport import DTYPES, Passport
 from runtime.scaling import Scaling
 from runtime.shard_notes import SkippedImage
+from runtime.spread import OUTSIDE, is_sound
 
 CROP = "shorter side to image_size (halved by box filter, then bicubic), centre square (ADM)"
 MODEL_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}  # float32 for the others
@@ -177,9 +178,9 @@ def notices(config: EncodeConfig, encoder: Autoencoder, passport: Passport) -> l
         found.append(
             f"{config.autoencoder} has no posterior: kind=latents holds as much in half the space"
         )
-    if passport.std is not None and not 0.5 <= passport.std <= 2:
+    if passport.std is not None and not is_sound(passport.std):
         found.append(
-            f"a network will see a standard deviation of {passport.std:.3g}, outside 0.5 to 2: "
+            f"a network will see a standard deviation of {passport.std:.3g}, {OUTSIDE}: "
             "look at the scaling of the autoencoder's config, or measure it: scaling=per_channel"
         )
     empty = passport.label_histogram.count(0)

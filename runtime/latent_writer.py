@@ -13,9 +13,8 @@ from runtime.autoencoder import AutoencoderIdentity
 from runtime.errors import UserError
 from runtime.passport import MANIFEST, Passport, Shard, first_difference
 from runtime.scaling import Scaling
-from runtime.shard_index import read_index
 from runtime.shard_notes import SkippedImage
-from runtime.shard_proof import ShardMeasure, is_proven, measure_shard
+from runtime.shard_proof import ShardMeasure, measure_shard, proven_index
 from runtime.shards import write_shard
 
 DRAFT = "draft.json"  # the passport with its blanks, until the manifest takes its place
@@ -95,9 +94,9 @@ class LatentWriter:
 
         ``whole`` asks for all of these images, none skipped.
         """
-        if not is_proven(self.path(shard), self.draft):
+        index = proven_index(self.path(shard), self.draft)
+        if index is None:
             return False
-        index = read_index(self.path(shard), self.draft)
         skipped = [image.id for image in index.notes.skipped]
         ids = sorted([*index.ids.tolist(), *skipped])
         return ids == list(self.draft.cuts[shard]) and not (whole and skipped)

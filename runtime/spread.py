@@ -6,6 +6,7 @@ from runtime.batches import TrainingStream
 from runtime.latents import LatentDataset
 
 LEAST_SPREAD, GREATEST_SPREAD = 0.5, 2.0
+OUTSIDE = f"outside {LEAST_SPREAD:g} to {GREATEST_SPREAD:g}"
 
 
 class Spread(NamedTuple):
@@ -26,21 +27,20 @@ def measure(dataset: LatentDataset, seed: int, num_images: int = 256) -> Spread:
 
 def spread_warning(spread: Spread) -> str | None:
     """What to tell a user whose latents are spread too little or too much, if they are."""
-    allowed = f"outside {LEAST_SPREAD} to {GREATEST_SPREAD}"
-    if not _is_sound(spread.std):
+    if not is_sound(spread.std):
         return (
-            f"the latents have a standard deviation of {spread.std:.3g}, {allowed}: they may be "
+            f"the latents have a standard deviation of {spread.std:.3g}, {OUTSIDE}: they may be "
             "scaled twice, or not at all"
         )
-    wrong = [channel for channel, std in enumerate(spread.channel_stds) if not _is_sound(std)]
+    wrong = [channel for channel, std in enumerate(spread.channel_stds) if not is_sound(std)]
     if wrong:
         return (
             f"channel {wrong[0]} of the latents has a standard deviation of "
-            f"{spread.channel_stds[wrong[0]]:.3g}, {allowed} (as {len(wrong)} of "
+            f"{spread.channel_stds[wrong[0]]:.3g}, {OUTSIDE} (as {len(wrong)} of "
             f"{len(spread.channel_stds)} channels); scaling=per_channel in encoding evens them out"
         )
     return None
 
 
-def _is_sound(std: float) -> bool:
+def is_sound(std: float) -> bool:
     return LEAST_SPREAD <= std <= GREATEST_SPREAD

@@ -7,29 +7,21 @@ DIR is a step folder or a run folder: of a run, `verify` looks at all checkpoint
 prints the newest that verifies.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 from backbone.counts import count_parameters
 from runtime import checkpoint as checkpoints
 from runtime.checkpoint import CONTENT, Checkpoint
 from runtime.ema import initial_share
-from runtime.errors import UserError, run, unknown
+from runtime.errors import UserError, run
 from runtime.network_cost import build_without_memory
 from runtime.passport import Passport
 from runtime.run_folder import saved_steps
+from tools.verbs import run_verb
 
 
 def main(arguments: list[str]) -> None:
-    if arguments in (["--help"], ["-h"]):
-        print(__doc__)
-        return
-    if len(arguments) != 2:
-        raise UserError("write: python -m tools.checkpoint describe|verify DIR")
-    verb, folder = arguments
-    if verb not in VERBS:
-        raise unknown("verb", verb, VERBS)
-    VERBS[verb](Path(folder))
+    run_verb("tools.checkpoint", VERBS, arguments, __doc__)
 
 
 def verify(path: Path) -> None:
@@ -91,7 +83,7 @@ def _bytes(path: Path) -> int:
     return path.stat().st_size
 
 
-VERBS: dict[str, Callable[[Path], None]] = {"describe": describe, "verify": verify}
+VERBS = {"describe": describe, "verify": verify}
 
 
 if __name__ == "__main__":

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
-from torch import Tensor
+from torch import Tensor, nn
 
 from backbone.site import Grid
 from process.guidance import GuidanceConfig
 from runtime import checkpoint as checkpoints
-from runtime.attention_inputs import CallRecorder
-from runtime.attention_maps import TITLES, Cell, cell, head_maps
+from runtime.attention_inputs import CallRecorder, Inputs
+from runtime.attention_maps import TITLES, Cell, HeadMaps, cell, head_maps
 from runtime.build import build_process
 from runtime.checkpoint import Checkpoint
 from runtime.config import read_target
@@ -66,43 +66,32 @@ def main(arguments: list[str]) -> None:
         guidance=GuidanceConfig(),
         autoencoder=config.autoencoder,
     )
-    sampler = Sampler(network, build_process(trained), trained, settings, torch.device("cpu"))
     recorder = CallRecorder(config.call)
+    sampler = Sampler(network, build_process(trained), trained, settings, torch.device("cpu"))
     with recorder.on(network):
         latents = sampler.latents([config.image])
     if not recorder.inputs:
         raise UserError(f"call = {config.call}, but the sampler made {recorder.num_calls} calls")
 
-    layers = [block.get_submodule("attn") for block in network.blocks]
-    calls = list(zip(layers, recorder.inputs, strict=True))
-    try:
-        with torch.inference_mode():
-            maps = [head_maps(*call, network.config.grid, query) for call in calls]
-    except ValueError as error:
-        raise UserError(f"attention={trained.attention}: {error}") from None
-    if has_contrast(network):
-        with torch.inference_mode():
-            blocks = {f"block {i}": report_block(*call) for i, call in enumerate(calls)}
-        print(table(blocks))
-
-    x_t, t, y = recorder.network_inputs
-    about = (
-        f"{trained.model}, step {checkpoint.state.step:,}, {config.weights} weights",
-        f"image {config.image} of seed {config.seed}, class {y.item()}",
-        f"call {config.call} of {recorder.num_calls}, at time {t.item():.3g}",
-    )
-    rows, columns = network.config.grid
-    place = f"query: row {query[0]}, column {query[1]} of {rows} x {columns}"
+    calls = [
+        (block.get_submodule("attn"), inputs)
+        for block, inputs in zip(network.blocks, recorder.inputs, strict=True)
+    ]
+    with torch.inference_mode():
+        maps = maps_of(calls, network.config.grid, query, trained.attention)
+        if has_contrast(network):
+            print(table({f"block {i}": report_block(*call) for i, call in enumerate(calls)}))
     pictures = {
         "in the end": picture(latents, checkpoint, settings),
-        "at this call (latents)": false_colours(x_t),
+        "at this call (latents)": false_colours(recorder.network_inputs[0]),
     }
     run_dir = checkpoint.path.resolve().parent.parent
     folder = Path(config.output_dir) if config.output_dir else run_dir / "maps"
+    about = about_call(config, checkpoint, recorder)
     for name, of_first in maps[0].items():
         asks = of_first.marked is not None
         heading = Heading(
-            lines=(TITLES[name], *about, *([place] if asks else [])),
+            lines=(TITLES[name], *about, *([place_of(query, network.config.grid)] if asks else [])),
             pictures=pictures,
             grid=network.config.grid,
             query=cell(query) if asks else None,
@@ -110,6 +99,33 @@ def main(arguments: list[str]) -> None:
         shown = [of_block[name] for of_block in maps]
         save_sheet(heading, shown, config.tile_size, folder / f"{name}.png")
         print(folder / f"{name}.png")
+
+
+def maps_of(
+    calls: list[tuple[nn.Module, Inputs]], grid: Grid, query: Cell, attention: str
+) -> list[dict[str, HeadMaps]]:
+    """Of all blocks, by kind. Raises UserError for a layer that has none."""
+    try:
+        return [head_maps(*call, grid, query) for call in calls]
+    except ValueError as error:
+        raise UserError(f"attention={attention}: {error}") from None
+
+
+def about_call(
+    config: InspectConfig, checkpoint: Checkpoint, recorder: CallRecorder
+) -> tuple[str, ...]:
+    """What the maps are of, in lines."""
+    _, t, y = recorder.network_inputs
+    model, step = checkpoint.state.train_config().model, checkpoint.state.step
+    return (
+        f"{model}, step {step:,}, {config.weights} weights",
+        f"image {config.image} of seed {config.seed}, class {y.item()}",
+        f"call {config.call} of {recorder.num_calls}, at time {t.item():.3g}",
+    )
+
+
+def place_of(query: Cell, grid: Grid) -> str:
+    return f"query: row {query[0]}, column {query[1]} of {grid[0]} x {grid[1]}"
 
 
 def query_of(config: InspectConfig, grid: Grid) -> Cell:

@@ -5,29 +5,21 @@ python -m tools.latents verify DIR       reads every byte: hashes, counts, ids, 
 """
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 from tqdm import tqdm
 
-from runtime.errors import UserError, run, unknown
+from runtime.errors import UserError, run
 from runtime.latent_checks import OTHER_INDEX, read_passport
 from runtime.latent_writer import completed
 from runtime.latents import LatentDataset
 from runtime.passport import Passport, Shard
 from runtime.shard_proof import ShardMeasure, check_shard, measure_shard
+from tools.verbs import run_verb
 
 
 def main(arguments: list[str]) -> None:
-    if arguments in (["--help"], ["-h"]):
-        print(__doc__)
-        return
-    if len(arguments) != 2:
-        raise UserError("write: python -m tools.latents describe|verify DIR")
-    verb, folder = arguments
-    if verb not in VERBS:
-        raise unknown("verb", verb, VERBS)
-    VERBS[verb](Path(folder))
+    run_verb("tools.latents", VERBS, arguments, __doc__)
 
 
 def describe(folder: Path) -> None:
@@ -88,7 +80,7 @@ def wrong_statistics(passport: Passport, measured: Passport) -> list[str]:
     ]
 
 
-VERBS: dict[str, Callable[[Path], None]] = {"describe": describe, "verify": verify}
+VERBS = {"describe": describe, "verify": verify}
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from backbone.site import AttentionSite
 from backbone.softmax import SoftmaxAttention, SoftmaxConfig
+from benchmarks import measure
 from vca.attention import VCAConfig, VisualContrastAttention
 
 SITE = AttentionSite(24, 3, (6, 6), 2)
@@ -136,20 +136,8 @@ def test_dropout_acts_in_training_only() -> None:
 
 def saved_bytes(attention: nn.Module, num_tokens: int) -> int:
     """Bytes that a forward pass keeps for the backward pass, parameters left out."""
-    kept: dict[int, int] = {}
-    alive = []
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        alive.append(tensor)  # or its address might be used again
-        return tensor
-
     tokens = torch.randn(1, num_tokens, attention.site.dim, requires_grad=True)
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        attention(tokens)
-    parameters = {p.untyped_storage().data_ptr() for p in attention.parameters()}
-    return sum(size for address, size in kept.items() if address not in parameters)
+    return measure.saved_bytes(lambda: attention(tokens), attention)
 
 
 def at_side(side: int, **switches: Any) -> VisualContrastAttention:
